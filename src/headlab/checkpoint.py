@@ -1,0 +1,90 @@
+"""Checkpoints: plain tensors and plain types, written atomically, never unpickled as code."""
+
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headlab.data.tokenizer import Tokenizers
+from headlab.errors import HeadlabError
+from headlab.files import replace_file  # noqa: F401
+from headlab.transformer import Transformer
+
+FORMAT = 1  # raise it when older checkpoints can no longer be read
+
+MODEL_PREFIX = "model."  # the Transformer's name inside the Lightning module
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a checkpoint holds for everything but going on with its training."""
+
+    model: Transformer  # in evaluation mode
+    tokenizers: Tokenizers
+    config: dict[str, Any]  # the whole resolved configuration of the run
+    step: int  # optimizer steps taken
+    path: Path
+
+
+def contents(model: Transformer, tokenizers: Tokenizers, config: dict[str, Any]) -> dict[str, Any]:
+    """What a checkpoint carries so that the model can be rebuilt from the file alone."""
+    return {
+        "format": FORMAT,
+        "model": model.hparams,
+        "tokenizers": tokenizers.state(),
+        "config": config,
+    }
+
+
+def read_raw(path: str | Path) -> dict[str, Any]:
+    """Load the checkpoint's dictionary on the CPU, refusing anything that is not plain data.
+
+    Raises:
+        HeadlabError: the file is missing, cut short, or not a Headlab checkpoint.
+    """
+    path = Path(path)
+    if not path.is_file():
+        there = sorted(str(p) for p in path.glob("**/*.ckpt")) if path.is_dir() else []
+        hint = f"; did you mean {there[0]}?" if there else ""
+        raise HeadlabError(f"no checkpoint at {path}{hint}")
+    try:
+        raw = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise HeadlabError(
+            f"{path} is not a readable checkpoint ({reason[:120]}); it may be cut short or come "
+            "from another program"
+        ) from error
+    if not isinstance(raw, dict) or "headlab" not in raw or "state_dict" not in raw:
+        raise HeadlabError(f"{path} was not written by Headlab")
+    if raw["headlab"]["format"] != FORMAT:
+        raise HeadlabError(
+            f"{path} has format {raw['headlab']['format']}, this version reads {FORMAT}; "
+            "use the version of Headlab that wrote it"
+        )
+    return raw
+
+
+def read_checkpoint(path: str | Path, device: str | torch.device = "cpu") -> Loaded:
+    """Rebuild the model and the tokenizers from a checkpoint alone.
+
+    Raises:
+        HeadlabError: as ``read_raw``, or the weights do not fit the model described beside them.
+    """
+    raw = read_raw(path)
+    described = raw["headlab"]
+    model = Transformer(**described["model"])
+    weights = {
+        name.removeprefix(MODEL_PREFIX): tensor
+        for name, tensor in raw["state_dict"].items()
+        if name.startswith(MODEL_PREFIX)
+    }
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise HeadlabError(f"{path}: the weights do not fit the model it describes") from error
+    tokenizers = Tokenizers.from_state(described["tokenizers"])
+    model = model.to(device).eval()
+    return Loaded(model, tokenizers, described["config"], int(raw["global_step"]), Path(path))

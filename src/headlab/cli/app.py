@@ -1,0 +1,54 @@
+"""The ``headlab`` command."""
+
+import logging
+import os
+import sys
+
+import typer
+
+from headlab.cli.attend import attend
+from headlab.cli.evaluate import evaluate
+from headlab.cli.translate import translate
+from headlab.errors import HeadlabError
+
+app = typer.Typer(
+    help="Train a small translation Transformer and look at every attention head.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    add_help_option=False,
+)
+def train(context: typer.Context) -> None:
+    """Train a model; takes Hydra overrides, such as model.heads=16 (the same as train.py)."""
+    from headlab.cli.train import main as train_main
+
+    train_main(context.args)
+
+
+app.command()(translate)
+app.command()(evaluate)
+app.command()(attend)
+
+
+def main() -> None:
+    """Run the command line; a mistake of the user's ends in one line and status 1."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        app(standalone_mode=True)
+    except HeadlabError as error:
+        fail(error)
+    except BrokenPipeError:
+        # The reader of our output has left (| head): nothing to say, and nothing to flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def fail(error: HeadlabError) -> None:
+    """Print the error and exit with status 1."""
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(1)

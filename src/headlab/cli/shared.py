@@ -1,0 +1,52 @@
+"""What the commands that read a checkpoint have in common."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from headlab.errors import HeadlabError
+
+if TYPE_CHECKING:
+    import torch
+
+
+def choose_device(name: str) -> "torch.device":
+    """The device of a ``--device`` option; "auto" is the GPU where there is one.
+
+    Raises:
+        HeadlabError: there is no such device here.
+    """
+    import torch
+
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise HeadlabError(f"--device {name}: not available here; choose auto or cpu") from error
+    return device
+
+
+def set_threads(threads: int | None) -> None:
+    """Limit PyTorch to as many CPU threads; None leaves its own choice."""
+    import torch
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def progress_bar(title: str, total: int) -> Iterator[Callable[[int], None] | None]:
+    """A bar on standard error, or None where that is not a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(title, total=total)
+        yield lambda done: progress.update(task, completed=done)

@@ -1,0 +1,98 @@
+"""``python train.py`` and ``headlab train``: Hydra's way into a training run."""
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from headlab.cli import configuration
+from headlab.cli.report import report_run, report_sweep
+from headlab.errors import HeadlabError
+
+logger = logging.getLogger("headlab")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one training, or a sweep with ``-m``; exits with status 1 when any job failed."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us; we show one line of our own
+    configuration.register_resolvers()
+    jobs = _Jobs()
+    try:
+        # Lightning starts the other processes of a distributed run by this very command line.
+        sys.argv = [str(Path(__file__).resolve()), *configuration.in_the_runs_folder(arguments)]
+        hydra.main(
+            version_base="1.3", config_path=str(configuration.folder()), config_name="train"
+        )(jobs.run)()
+    except HeadlabError as error:
+        _fail(str(error))
+    except (HydraException, OmegaConfBaseException) as error:
+        _fail(configuration.explain(error))
+    if jobs.sweep:
+        report_sweep(jobs.results)
+    if jobs.failed:
+        sys.exit(1)
+
+
+class _Jobs:
+    """The jobs of this command: one, or those of a sweep."""
+
+    def __init__(self) -> None:
+        self.results: list[tuple[str, dict[str, Any] | None]] = []
+        self.sweep = False
+
+    @property
+    def failed(self) -> bool:
+        return any(result is None for _, result in self.results)
+
+    def run(self, composed: DictConfig) -> None:
+        """Hydra's task function. A failing job of a sweep does not stop the others."""
+        job = HydraConfig.get()
+        self.sweep = job.mode == RunMode.MULTIRUN
+        name = job.job.override_dirname
+        if self.sweep:
+            logger.info("job %s: %s", job.job.num, name)
+        result = None
+        try:
+            result = _train(composed, Path(job.runtime.output_dir), list(job.overrides.task))
+        except HeadlabError as error:
+            print(f"error: {name + ': ' if self.sweep else ''}{error}", file=sys.stderr, flush=True)
+        except Exception:
+            logger.exception("%sfailed", f"{name}: " if self.sweep else "")
+        self.results.append((name, result))
+
+
+def _train(composed: DictConfig, folder: Path, overrides: list[str]) -> dict[str, Any]:
+    from headlab.training.checkpoints import Interrupted
+    from headlab.training.fit import fit, link_latest
+
+    resume = Path(composed.resume).absolute() if composed.resume is not None else None
+    if resume is not None:
+        composed = configuration.of_checkpoint(resume, overrides)
+    config: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+    configuration.check(config)
+    link_latest(folder, Path(config["paths"]["outputs"]).absolute())
+    try:
+        run = fit(config, folder, resume)
+    except Interrupted as stop:
+        print(f"{stop}; to go on: python train.py resume={configuration.shown(stop.path)}")
+        sys.exit(128 + stop.signum)
+    return report_run(run, config)
+
+
+def _fail(message: str) -> None:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,260 @@
+"""Batches of like length under a token budget, in an order that can be resumed."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headlab.data.tokenizer import BOS, EOS, PAD, Tokenizers
+from headlab.errors import HeadlabError
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Padded token ids; every tensor (rows, length), padding on the right."""
+
+    source: Tensor  # pieces, EOS
+    target_input: Tensor  # BOS, pieces
+    target_output: Tensor  # pieces, EOS
+    indices: tuple[int, ...]  # positions in the data set
+    target_tokens: int  # real tokens of target_output
+    source_tokens: int
+
+    @property
+    def padding_share(self) -> float:
+        """Share of all positions, source and target, that hold padding."""
+        size = self.source.numel() + self.target_output.numel()
+        return 1.0 - (self.source_tokens + self.target_tokens) / size
+
+    def to(self, device: torch.device, **kwargs: Any) -> "Batch":
+        """The batch on another device."""
+        moved = (
+            t.to(device, **kwargs) for t in (self.source, self.target_input, self.target_output)
+        )
+        return Batch(*moved, self.indices, self.target_tokens, self.source_tokens)
+
+
+def collate(
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    indices: Sequence[int] = (),
+) -> Batch:
+    """Pad rows of piece ids (no BOS, no EOS) to a batch."""
+    source = _pad([[*row, EOS] for row in sources])
+    target_input = _pad([[BOS, *row] for row in targets])
+    target_output = _pad([[*row, EOS] for row in targets])
+    target_tokens = sum(map(len, targets)) + len(targets)
+    source_tokens = sum(map(len, sources)) + len(sources)
+    return Batch(source, target_input, target_output, tuple(indices), target_tokens, source_tokens)
+
+
+def _pad(rows: Sequence[Sequence[int]]) -> Tensor:
+    padded = np.full((len(rows), max(map(len, rows), default=0)), PAD, dtype=np.int64)
+    for i, row in enumerate(rows):
+        padded[i, : len(row)] = row
+    return torch.from_numpy(padded)
+
+
+class EncodedPairs:
+    """A split as piece ids: two flat arrays and the borders of the sentences in them."""
+
+    def __init__(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> None:
+        self._flat = [
+            np.fromiter((i for row in rows for i in row), dtype=np.int32)
+            for rows in (sources, targets)
+        ]
+        self._ends = [
+            np.cumsum([0, *map(len, rows)], dtype=np.int64) for rows in (sources, targets)
+        ]
+
+    def __len__(self) -> int:
+        return len(self._ends[0]) - 1
+
+    @property
+    def source_lengths(self) -> np.ndarray:
+        """Tokens of each source as the encoder sees it: pieces and EOS."""
+        return np.diff(self._ends[0]) + 1
+
+    @property
+    def target_lengths(self) -> np.ndarray:
+        """Tokens of each target as the decoder sees it: pieces and one of BOS and EOS."""
+        return np.diff(self._ends[1]) + 1
+
+    def pair(self, index: int) -> tuple[list[int], list[int]]:
+        """Source and target pieces of one pair."""
+        source, target = (
+            flat[ends[index] : ends[index + 1]].tolist()
+            for flat, ends in zip(self._flat, self._ends, strict=True)
+        )
+        return source, target
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """The pairs at ``indices``, padded."""
+        pairs = [self.pair(i) for i in indices]
+        return collate([p[0] for p in pairs], [p[1] for p in pairs], indices)
+
+
+def plan_batches(
+    source_lengths: np.ndarray,
+    target_lengths: np.ndarray,
+    max_tokens: int,
+    generator: np.random.Generator | None = None,
+) -> list[list[int]]:
+    """Cut a split into batches of sentences of like length.
+
+    The cost of a batch is its number of rows times its longest sentence on either side; it is at
+    most ``max_tokens``, except that a longer sentence travels alone. Every index is in exactly
+    one batch.
+
+    Args:
+        source_lengths, target_lengths: tokens of each pair, (pairs,).
+        max_tokens: the budget of a batch, padding included.
+        generator: shuffles pairs of equal length, and the batches; None: sorted by length.
+    """
+    count = len(source_lengths)
+    ties = np.arange(count) if generator is None else generator.permutation(count)
+    order = np.lexsort((ties, source_lengths, target_lengths))
+    widths = np.maximum(source_lengths, target_lengths)[order]
+    batches: list[list[int]] = []
+    current: list[int] = []
+    longest = 0
+    for index, width in zip(order.tolist(), widths.tolist(), strict=True):
+        if current and (len(current) + 1) * max(longest, width) > max_tokens:
+            batches.append(current)
+            current, longest = [], 0
+        current.append(index)
+        longest = max(longest, width)
+    if current:
+        batches.append(current)
+    if generator is not None:
+        batches = [batches[i] for i in generator.permutation(len(batches)).tolist()]
+    return batches
+
+
+def divisible(batches: list[list[int]], ranks: int) -> list[list[int]]:
+    """Halve the fullest batches until their number is a multiple of ``ranks``.
+
+    So that every process takes equally many steps and no sentence is seen twice or left out.
+
+    Raises:
+        HeadlabError: there are not enough sentences to go round.
+    """
+    batches = list(batches)
+    while len(batches) % ranks:
+        fullest = max(range(len(batches)), key=lambda i: len(batches[i]))
+        rows = batches[fullest]
+        if len(rows) < 2:
+            raise HeadlabError(
+                f"{len(batches)} training sentences cannot be shared evenly by {ranks} processes; "
+                "lower trainer.devices"
+            )
+        half = len(rows) // 2
+        batches[fullest : fullest + 1] = [rows[:half], rows[half:]]
+    return batches
+
+
+class TrainingBatches:
+    """One epoch after another of shuffled batches, resumable at any batch.
+
+    The order depends on ``seed`` and the epoch alone, so that one process or several walk through
+    the same batches: rank r of R takes batches r, r + R, r + 2R, ... Iterating starts at the
+    position that ``load_state_dict`` gave, once, and from the beginning of the next epoch after.
+
+    Args:
+        pairs: the encoded training split.
+        max_tokens: budget of a batch, see ``plan_batches``.
+        seed: of the shuffling, and of subword sampling.
+        rank, ranks: this process's number and how many there are.
+        texts: the sentences themselves, for subword sampling.
+        tokenizers: which draw the segmentations.
+        sampling: strength of subword sampling (``Tokenizer.sample_all``); 0: none.
+        max_length: a drawn row longer than this many tokens, EOS included, falls back to its
+            ordinary segmentation.
+    """
+
+    def __init__(
+        self,
+        pairs: EncodedPairs,
+        max_tokens: int,
+        seed: int,
+        rank: int = 0,
+        ranks: int = 1,
+        texts: tuple[Sequence[str], Sequence[str]] | None = None,
+        tokenizers: Tokenizers | None = None,
+        sampling: float = 0.0,
+        max_length: int = 0,
+    ) -> None:
+        self.pairs, self.max_tokens, self.seed = pairs, max_tokens, seed
+        self.rank, self.ranks = rank, ranks
+        self.texts, self.tokenizers = texts, tokenizers
+        self.sampling, self.max_length = sampling, max_length
+        self.epoch = 0
+        self.position = 0  # batches of this epoch already handed out, on this rank
+        self._plan: tuple[int, list[list[int]]] | None = None
+
+    def plan(self, epoch: int) -> list[list[int]]:
+        """This rank's batches of an epoch, as indices."""
+        if self._plan is None or self._plan[0] != epoch:
+            generator = np.random.default_rng([self.seed, epoch])
+            batches = plan_batches(
+                self.pairs.source_lengths, self.pairs.target_lengths, self.max_tokens, generator
+            )
+            self._plan = epoch, divisible(batches, self.ranks)[self.rank :: self.ranks]
+        return self._plan[1]
+
+    def __len__(self) -> int:
+        return len(self.plan(self.epoch))
+
+    def __iter__(self) -> Iterator[Batch]:
+        # Whoever counts batches by ``len`` never asks for the one after the last, so the end of an
+        # epoch is noticed here, when the next one begins.
+        if self.position >= len(self.plan(self.epoch)):
+            self.epoch, self.position = self.epoch + 1, 0
+        plan = self.plan(self.epoch)
+        while self.position < len(plan):
+            indices = plan[self.position]
+            self.position += 1
+            yield self._sampled(indices) if self.sampling else self.pairs.batch(indices)
+
+    def _sampled(self, indices: list[int]) -> Batch:
+        assert self.texts is not None and self.tokenizers is not None
+        rows = []
+        tokenizers = (self.tokenizers.source, self.tokenizers.target)
+        for side, (texts, tokenizer) in enumerate(zip(self.texts, tokenizers, strict=True)):
+            # Each side, epoch and batch has a seed of its own, whatever was drawn before.
+            entropy = [self.seed, self.epoch, indices[0] if indices else 0, side]
+            seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
+            drawn = tokenizer.sample_all([texts[i] for i in indices], self.sampling, seed)
+            rows.append(
+                [
+                    row if len(row) + 1 <= self.max_length else self.pairs.pair(i)[side]
+                    for i, row in zip(indices, drawn, strict=True)
+                ]
+            )
+        return collate(rows[0], rows[1], indices)
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the iteration stands."""
+        return {"epoch": self.epoch, "position": self.position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on from where ``state`` was taken."""
+        self.epoch, self.position = state["epoch"], state["position"]
+
+
+class EvaluationBatches:
+    """A split in batches sorted by length, always in the same order."""
+
+    def __init__(self, pairs: EncodedPairs, max_tokens: int, rank: int = 0, ranks: int = 1) -> None:
+        self.pairs = pairs
+        batches = plan_batches(pairs.source_lengths, pairs.target_lengths, max_tokens)
+        self._batches = batches[rank::ranks]
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return map(self.pairs.batch, self._batches)

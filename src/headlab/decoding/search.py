@@ -1,0 +1,123 @@
+"""From any number of sources to as many hypotheses: sorting, batching, and the input order back."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from headlab.decoding.beam import beam_search
+from headlab.decoding.greedy import greedy_search
+from headlab.decoding.hypothesis import MAX_EXTRA, MAX_RATIO, Hypothesis
+from headlab.errors import HeadlabError
+
+if TYPE_CHECKING:
+    from headlab.transformer import Transformer
+
+BATCH_TOKENS = 4096
+
+Progress = Callable[[int], None]
+
+
+def search(
+    model: "Transformer",
+    sources: Sequence[Sequence[int]],
+    *,
+    beam: int = 1,
+    length_penalty: float = 1.0,
+    max_ratio: float = MAX_RATIO,
+    max_extra: float = MAX_EXTRA,
+    batch_tokens: int = BATCH_TOKENS,
+    progress: Progress | None = None,
+) -> list[Hypothesis]:
+    """The best translation of each source: greedy with one beam, beam search with more.
+
+    Args:
+        model: put into evaluation mode for the time of the call.
+        sources: source pieces without EOS; an empty list gives an empty list.
+        beam: hypotheses kept at each step.
+        length_penalty: exponent of the length that sums of log-probabilities are divided by:
+            0 ranks by the plain sum, a larger one favours longer translations.
+        max_ratio, max_extra: a translation has at most ``max_ratio * source pieces + max_extra``
+            tokens, EOS counted, and no more than the model has positions for.
+        batch_tokens: source tokens in a batch, padding and beams counted; bounds the memory,
+            except that one sentence is always translated. No influence on the result.
+        progress: called after each batch with the number of sentences done so far.
+
+    Returns:
+        One hypothesis a source, in the order of ``sources``.
+
+    Raises:
+        HeadlabError: a setting is out of its range, or a source longer than the model's positions.
+    """
+    found = search_n_best(
+        model,
+        sources,
+        beam=beam,
+        n_best=1,
+        length_penalty=length_penalty,
+        max_ratio=max_ratio,
+        max_extra=max_extra,
+        batch_tokens=batch_tokens,
+        progress=progress,
+    )
+    return [hypotheses[0] for hypotheses in found]
+
+
+def search_n_best(
+    model: "Transformer",
+    sources: Sequence[Sequence[int]],
+    *,
+    beam: int = 4,
+    n_best: int = 4,
+    length_penalty: float = 1.0,
+    max_ratio: float = MAX_RATIO,
+    max_extra: float = MAX_EXTRA,
+    batch_tokens: int = BATCH_TOKENS,
+    progress: Progress | None = None,
+) -> list[list[Hypothesis]]:
+    """The best few translations of each source, best first; arguments as for ``search``.
+
+    The first one does not depend on ``n_best``. There are fewer than ``n_best`` where the model
+    allows no more.
+    """
+    limits = {"max_ratio": max_ratio, "max_extra": max_extra}
+    results: list[list[Hypothesis]] = [[] for _ in sources]
+    done = 0
+    was_training = model.training
+    model.eval()
+    try:
+        for batch in plan_batches([len(ids) + 1 for ids in sources], batch_tokens, beam):
+            ids = [sources[i] for i in batch]
+            if beam == 1 and n_best == 1:
+                best = greedy_search(model, ids, length_penalty=length_penalty, **limits)
+                found = [[hypothesis] for hypothesis in best]
+            else:
+                found = beam_search(
+                    model, ids, beam=beam, n_best=n_best, length_penalty=length_penalty, **limits
+                )
+            for i, hypotheses in zip(batch, found, strict=True):
+                results[i] = hypotheses
+            done += len(batch)
+            if progress is not None:
+                progress(done)
+    finally:
+        model.train(was_training)
+    return results
+
+
+def plan_batches(lengths: Sequence[int], batch_tokens: int, beam: int = 1) -> Iterator[list[int]]:
+    """Indices in batches of like length, longest first, each index once.
+
+    A batch of n rows, the longest of length L, has ``n * L * beam <= batch_tokens``, unless it is
+    a single row.
+
+    Raises:
+        HeadlabError: ``batch_tokens`` or ``beam`` is below 1.
+    """
+    for name, value in (("batch_tokens", batch_tokens), ("beam", beam)):
+        if value < 1:
+            raise HeadlabError(f"decoding.{name}={value} must be at least 1")
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    start = 0
+    while start < len(order):
+        size = max(1, batch_tokens // (max(1, lengths[order[start]]) * beam))
+        yield order[start : start + size]
+        start += size

@@ -1,0 +1,201 @@
+"""One training run, from a resolved configuration to best.ckpt."""
+
+import logging
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from hydra.utils import instantiate
+from lightning.fabric.utilities.warnings import PossibleUserWarning
+from lightning.pytorch.loggers import TensorBoardLogger
+
+from headlab.allocator import keep_freed_memory
+from headlab.checkpoint import read_raw
+from headlab.data.corpus import build_corpus
+from headlab.data.module import TranslationData
+from headlab.data.tokenizer import Tokenizers
+from headlab.errors import HeadlabError
+from headlab.training.checkpoints import AtomicCheckpointIO, Checkpoints
+from headlab.training.module import TranslationModule
+from headlab.training.schedule import build_schedule
+from headlab.transformer import Transformer
+
+logger = logging.getLogger("headlab")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a finished training leaves behind."""
+
+    folder: Path
+    checkpoint: Path  # best.ckpt, or last.ckpt when nothing was validated
+    module: TranslationModule
+    data: TranslationData
+    logger: TensorBoardLogger
+    step: int  # optimizer steps taken
+    best_score: float | None  # of the number that callbacks.checkpoints.monitor names
+
+
+def fit(config: dict[str, Any], folder: Path, resume: Path | None = None) -> Run:
+    """Train.
+
+    Args:
+        config: the whole configuration, resolved, plain types.
+        folder: of the run: checkpoints and TensorBoard files go there.
+        resume: a checkpoint of this run to go on from.
+
+    Raises:
+        HeadlabError: something in the configuration or the corpus cannot be used; all of it is
+            checked before long work begins.
+        Interrupted: a signal stopped the run after its state was saved.
+    """
+    if config["keep_memory"]:
+        keep_freed_memory()
+    if config["threads"] is not None:
+        if config["threads"] < 1:
+            raise HeadlabError(f"threads={config['threads']} must be at least 1, or null")
+        torch.set_num_threads(config["threads"])
+    _quieten()
+    raw = read_raw(resume) if resume is not None else None
+    _check_model(config)
+    board = _logger(config, folder, raw)
+    trainer = _trainer(config, folder, board)
+    tokenizers = Tokenizers.from_state(raw["headlab"]["tokenizers"]) if raw else None
+    data = TranslationData(
+        build_corpus(config["data"]),
+        config["tokenizer"],
+        seed=config["seed"],
+        tokenizers=tokenizers,
+        **config["batches"],
+    )
+    tokenizers = data.prepare()
+    L.seed_everything(config["seed"], verbose=False)
+    model = Transformer(
+        source_vocab_size=tokenizers.source.vocab_size,
+        target_vocab_size=tokenizers.target.vocab_size,
+        **config["model"],
+    )
+    module = TranslationModule(
+        model,
+        tokenizers,
+        instantiate(config["optimizer"]),
+        config["schedule"],
+        config["loss"]["label_smoothing"],
+        config,
+    )
+    if raw is not None:
+        _check_position(trainer, raw)
+    logger.info("%s", describe(model))
+    logger.info("run folder: %s   (tensorboard --logdir %s)", folder, folder.parent)
+    trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
+    checkpoints = next(c for c in trainer.callbacks if isinstance(c, Checkpoints))  # type: ignore[attr-defined]
+    best = checkpoints.best if checkpoints.best.exists() else checkpoints.last
+    return Run(
+        folder, best, module, data, board, trainer.global_step, checkpoints.best_score
+    )
+
+
+def describe(model: Transformer) -> str:
+    """One line: the number of parameters, and how many of them are attention."""
+    total = sum(p.numel() for p in model.parameters())
+    attention = sum(p.numel() for n, p in model.named_parameters() if "_attention." in n)
+    layers = model.encoder_layers + model.decoder_layers
+    return (
+        f"parameters: {total:,} ({attention:,} in attention: {layers} layers, "
+        f"{model.heads} heads, width {model.d_model})"
+    )
+
+
+def _check_model(config: Mapping[str, Any]) -> None:
+    """Build what can be built without data, so that mistakes show before any is read."""
+    longest, table = config["batches"]["max_length"], config["position"].get("max_length")
+    if table is not None and longest > table:
+        raise HeadlabError(
+            f"batches.max_length={longest} is longer than position.max_length={table}; "
+            "raise the second or lower the first"
+        )
+    with torch.device("meta"):
+        vocabulary = 300
+        model = Transformer(
+            source_vocab_size=vocabulary, target_vocab_size=vocabulary, **config["model"]
+        )
+    build_schedule(total_steps=1000, **config["schedule"])
+    try:
+        instantiate(config["optimizer"])(model.parameters())
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise HeadlabError(f"optimizer: {error}") from error
+
+
+def _logger(config: Mapping[str, Any], folder: Path, raw: Mapping[str, Any] | None) -> Any:
+    # What an interrupted run logged after its last checkpoint is logged again: TensorBoard drops
+    # the old points from purge_step on.
+    purge = {} if raw is None else {"purge_step": raw["global_step"] + 1}
+    return instantiate(
+        config["logger"],
+        save_dir=str(folder),
+        name="",
+        version="tensorboard",
+        default_hp_metric=False,
+        **purge,
+    )
+
+
+def _trainer(config: Mapping[str, Any], folder: Path, board: TensorBoardLogger) -> L.Trainer:
+    callbacks = [
+        instantiate(c, folder=str(folder)) if name == "checkpoints" else instantiate(c)
+        for name, c in config["callbacks"].items()
+        if c is not None
+    ]
+    try:
+        return instantiate(
+            config["trainer"],
+            default_root_dir=str(folder),
+            logger=board,
+            callbacks=callbacks,
+            plugins=[AtomicCheckpointIO()],
+            use_distributed_sampler=False,  # the batches share themselves out among processes
+            num_sanity_val_steps=0,
+            enable_model_summary=False,
+            _convert_="all",
+        )
+    except Exception as error:
+        cause = error.__cause__ or error
+        raise HeadlabError(f"trainer: {str(cause).splitlines()[0]}") from error
+
+
+def _check_position(trainer: L.Trainer, raw: Mapping[str, Any]) -> None:
+    epochs, step = trainer.max_epochs, raw["global_step"]
+    done = raw["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
+    if epochs is not None and 0 <= epochs <= done:
+        raise HeadlabError(
+            f"this run has finished its trainer.max_epochs={epochs} epochs (step {step}); "
+            f"to go on, add trainer.max_epochs={epochs * 2}"
+        )
+
+
+def _quieten() -> None:
+    """Silence what Lightning says about machines and habits that are not the user's concern."""
+    for name in ("lightning.pytorch", "lightning.fabric", "pytorch_lightning"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", category=PossibleUserWarning)
+    warnings.filterwarnings("ignore", ".*treespec.*|.*Checkpoint directory.*")
+
+
+def link_latest(folder: Path, outputs: Path) -> None:
+    """Point ``outputs/latest`` to the run's folder, replacing an older link in one act."""
+    link = outputs / "latest"
+    temporary = outputs / f".latest.{os.getpid()}"
+    if link.exists() and not link.is_symlink():
+        logger.warning("%s is no link; left as it is", link)
+        return
+    try:
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(os.path.relpath(folder, outputs), target_is_directory=True)
+        os.replace(temporary, link)
+    except OSError as error:
+        logger.warning("%s could not be set (%s)", link, error.strerror)

@@ -1,0 +1,85 @@
+"""Label-smoothed cross-entropy that never holds the logits of a whole batch."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CHUNK = 128  # tokens whose logits exist at one time; fits the caches of a laptop's CPU
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        wants_hidden, wants_weight = ctx.needs_input_grad[0], ctx.needs_input_grad[1]
+        hidden_grad = torch.empty_like(hidden) if wants_hidden else None
+        weight_grad = torch.zeros_like(weight) if wants_weight else None
+        vocabulary = weight.size(0)
+        weight = weight.to(hidden.dtype)
+        sums = hidden.new_zeros(2, dtype=torch.promote_types(hidden.dtype, torch.float32))
+        for start in range(0, hidden.size(0), CHUNK):
+            rows = hidden[start : start + CHUNK]
+            wanted = targets[start : start + CHUNK, None]
+            logits = (rows @ weight.t()).to(sums.dtype)
+            log_total = logits.logsumexp(dim=1, keepdim=True)
+            # -log p = log_total - logit, of the target and, smoothed, on average over all ids
+            nll = (log_total - logits.gather(1, wanted)).sum()
+            sums[1] += nll
+            if smoothing:
+                mean = (log_total.sum() - logits.mean(dim=1).sum()) * smoothing
+                sums[0] += (1.0 - smoothing) * nll + mean
+            else:
+                sums[0] += nll
+            if hidden_grad is None and weight_grad is None:
+                continue
+            # d loss / d logits = softmax - smoothed one-hot target
+            grad = logits.sub_(log_total).exp_()
+            if smoothing:
+                grad.sub_(smoothing / vocabulary)
+            grad.scatter_add_(1, wanted, grad.new_full(wanted.shape, smoothing - 1.0))
+            grad = grad.to(hidden.dtype)
+            if hidden_grad is not None:
+                torch.mm(grad, weight, out=hidden_grad[start : start + CHUNK])
+            if weight_grad is not None:
+                weight_grad.addmm_(grad.t().to(weight_grad.dtype), rows.to(weight_grad.dtype))
+        ctx.save_for_backward(hidden_grad, weight_grad)
+        loss, nll = sums[0].clone(), sums[1].clone()
+        ctx.mark_non_differentiable(nll)
+        return loss, nll
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        hidden_grad, weight_grad = ctx.saved_tensors
+        scale = grads[0]
+        return (
+            None if hidden_grad is None else hidden_grad * scale.to(hidden_grad.dtype),
+            None if weight_grad is None else weight_grad * scale.to(weight_grad.dtype),
+            None,
+            None,
+        )
+
+
+def linear_cross_entropy(
+    hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Sum over tokens of the label-smoothed cross-entropy of ``softmax(hidden @ weight^T)``.
+
+    Equal to ``F.cross_entropy(hidden @ weight.T, targets, reduction="sum",
+    label_smoothing=smoothing)`` (Szegedy et al. 2016: the target keeps 1 - smoothing and all ids,
+    the target included, share the rest). It walks over chunks of tokens and computes the
+    gradients on the way, so that memory does not grow with tokens times vocabulary (as Liger
+    Kernel and Cut Cross-Entropy do on GPUs). Give it real tokens only: padding counts nowhere.
+
+    Args:
+        hidden: (tokens, d_model).
+        weight: the output matrix, (vocabulary, d_model).
+        targets: ids, (tokens,).
+        smoothing: probability mass spread evenly over the vocabulary, in [0, 1).
+
+    Returns:
+        The smoothed loss, with gradients, and the plain negative log-likelihood in nats, without;
+        both summed over tokens.
+    """
+    return _LinearCrossEntropy.apply(hidden, weight, targets, smoothing)

@@ -1,0 +1,222 @@
+"""The Lightning module: loss, optimizer and the numbers of every step."""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from headlab.checkpoint import contents
+from headlab.data.batches import Batch
+from headlab.data.tokenizer import PAD, Tokenizers
+from headlab.errors import HeadlabError
+from headlab.training.loss import linear_cross_entropy
+from headlab.training.schedule import build_schedule
+from headlab.transformer import Transformer
+
+OptimizerFactory = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
+
+
+class TranslationModule(L.LightningModule):
+    """Trains a Transformer on batches of token ids.
+
+    Every loss is a sum over real target tokens divided by their number: of the whole step, over
+    accumulated batches and processes alike, so that neither padding nor the way sentences are
+    grouped into batches changes the gradient.
+
+    Args:
+        model: the network.
+        tokenizers: kept here so that they travel in the checkpoint.
+        optimizer: makes an optimizer from parameters (Hydra's ``_partial_``).
+        schedule: keyword arguments of ``build_schedule``, but for the total number of steps.
+        label_smoothing: mass taken from the target, in [0, 1).
+        config: the run's whole configuration, plain types, for the checkpoint.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        tokenizers: Tokenizers,
+        optimizer: OptimizerFactory,
+        schedule: Mapping[str, Any],
+        label_smoothing: float,
+        config: dict[str, Any],
+    ) -> None:
+        super().__init__()
+        if not 0.0 <= label_smoothing < 1.0:
+            raise HeadlabError(f"loss.label_smoothing={label_smoothing} must lie in [0, 1)")
+        self.model, self.tokenizers = model, tokenizers
+        self.optimizer_factory, self.schedule = optimizer, dict(schedule)
+        self.label_smoothing, self.config = label_smoothing, config
+        self.validation_translations: list[str] | None = None
+        self._step_tokens: list[int] = []  # of the batches accumulated into the coming step
+        self._since_log = _Running()
+        self._validation = torch.zeros(3, dtype=torch.float64)
+        self._validation_started = 0.0
+        self._gradient_norm = torch.zeros(())
+
+    def loss_sums(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Smoothed loss and negative log-likelihood of a batch, summed over real tokens."""
+        encoded = self.model.encode(batch.source)
+        hidden = self.model.decode(batch.target_input, encoded).hidden
+        real = batch.target_output != PAD
+        return linear_cross_entropy(
+            hidden[real], self.model.output.weight, batch.target_output[real], self.label_smoothing
+        )
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """The batch's share of the step's loss."""
+        loss, nll = self.loss_sums(batch)
+        self._step_tokens.append(batch.target_tokens)
+        self._since_log.add(batch, loss.detach(), nll)
+        # The number of tokens of the whole step is not known before its last batch: divide by the
+        # first batch's now, and let configure_gradient_clipping set the rest right.
+        return loss / self._step_tokens[0]
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: int | float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Finish the mean over tokens, measure the gradient's norm, clip it."""
+        world = self.trainer.world_size
+        total = torch.tensor(float(sum(self._step_tokens)), device=self.device)
+        mine = self._step_tokens[0]
+        self._step_tokens = []
+        parameters = [p for p in self.parameters() if p.grad is not None]
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        if world > 1:
+            # DDP averaged over processes the sums that each divided by its own first batch.
+            total = self.all_gather(total).sum()
+        # Lightning has divided by the number of accumulated batches.
+        accumulated = self.trainer.accumulate_grad_batches
+        if accumulated > 1 or world > 1:
+            torch._foreach_mul_(gradients, float(mine * world * accumulated / total))
+        limit = gradient_clip_val or math.inf
+        self._gradient_norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        """Step; then log the averages since the last log, every trainer.log_every_n_steps steps.
+
+        Here and not in ``on_train_batch_end``, because callbacks save checkpoints before that
+        hook: the state saved after a step must know that the step was logged.
+        """
+        super().optimizer_step(*args, **kwargs)
+        trainer = self.trainer
+        step = trainer.global_step + 1  # Lightning counts the step when this returns
+        if step % max(1, trainer.log_every_n_steps):
+            return
+        metrics = self._since_log.metrics()
+        metrics["train/learning_rate"] = trainer.optimizers[0].param_groups[0]["lr"]
+        metrics["train/gradient_norm"] = float(self._gradient_norm)
+        self._since_log = _Running()
+        if trainer.is_global_zero and trainer.logger is not None:
+            trainer.logger.log_metrics(metrics, step=step)
+
+    def on_validation_start(self) -> None:
+        """Stop the clock of the training speed, and forget the sums of the last validation."""
+        self._validation_started = time.perf_counter()
+        self._validation = torch.zeros(3, dtype=torch.float64)
+
+    def on_validation_end(self) -> None:
+        """Let the clock of the training speed go on."""
+        self._since_log.started += time.perf_counter() - self._validation_started
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Add up loss, likelihood and tokens."""
+        loss, nll = self.loss_sums(batch)
+        sums = torch.stack([loss, nll]).double().cpu()
+        self._validation += torch.cat([sums, torch.tensor([float(batch.target_tokens)])])
+
+    def on_validation_epoch_end(self) -> None:
+        """Log loss and perplexity a token of the whole validation split."""
+        sums = self._validation.to(self.device, torch.float32)
+        if self.trainer.world_size > 1:
+            sums = self.all_gather(sums).sum(dim=0)
+        loss, nll, tokens = sums.tolist()
+        if tokens:
+            self.report(
+                {"val/loss": loss / tokens, "val/perplexity": math.exp(min(nll / tokens, 50.0))}
+            )
+
+    def report(self, metrics: dict[str, float]) -> None:
+        """Give validation numbers to callbacks that watch them, and to TensorBoard."""
+        for name, value in metrics.items():
+            # Lightning's own step for validation numbers is one off after some resumes, so the
+            # logger is called directly.
+            self.log(name, value, logger=False, rank_zero_only=False, batch_size=1)
+        trainer = self.trainer
+        if trainer.is_global_zero and trainer.logger is not None and not trainer.sanity_checking:
+            trainer.logger.log_metrics(metrics, step=trainer.global_step)
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        """The optimizer, and the schedule by optimizer step."""
+        try:
+            optimizer = self.optimizer_factory(self.parameters())
+        except (TypeError, ValueError) as error:
+            raise HeadlabError(f"optimizer: {error}") from error
+        total = int(self.trainer.estimated_stepping_batches)
+        factor = build_schedule(total_steps=total, **self.schedule)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add what rebuilds the model from the file alone, and unfinished averages."""
+        checkpoint["headlab"] = contents(self.model, self.tokenizers, self.config)
+        checkpoint["headlab"]["since_log"] = self._since_log.state()
+        checkpoint["headlab"]["step_tokens"] = list(self._step_tokens)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take back the unfinished averages."""
+        self._since_log = _Running(**checkpoint["headlab"]["since_log"])
+        self._step_tokens = list(checkpoint["headlab"]["step_tokens"])
+
+
+class _Running:
+    """Sums since the last log: kept as tensors, so that no step waits for their values."""
+
+    def __init__(
+        self,
+        loss: float = 0.0,
+        nll: float = 0.0,
+        tokens: int = 0,
+        padding: float = 0.0,
+        batches: int = 0,
+        seconds: float = 0.0,
+    ) -> None:
+        self.loss: Tensor | float = loss
+        self.nll: Tensor | float = nll
+        self.tokens, self.padding, self.batches = tokens, padding, batches
+        self.started = time.perf_counter() - seconds
+
+    def add(self, batch: Batch, loss: Tensor, nll: Tensor) -> None:
+        self.loss, self.nll = self.loss + loss, self.nll + nll
+        self.tokens += batch.target_tokens
+        self.padding += batch.padding_share
+        self.batches += 1
+
+    def metrics(self) -> dict[str, float]:
+        seconds = time.perf_counter() - self.started
+        return {
+            "train/loss": float(self.loss) / self.tokens,
+            "train/perplexity": math.exp(min(float(self.nll) / self.tokens, 50.0)),
+            "train/tokens_per_second": self.tokens / max(seconds, 1e-9),
+            "train/padding_share": self.padding / self.batches,
+        }
+
+    def state(self) -> dict[str, float]:
+        return {
+            "loss": float(self.loss),
+            "nll": float(self.nll),
+            "tokens": self.tokens,
+            "padding": self.padding,
+            "batches": self.batches,
+            "seconds": time.perf_counter() - self.started,
+        }

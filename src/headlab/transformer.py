@@ -1,0 +1,379 @@
+"""The encoder-decoder Transformer (Vaswani et al. 2017), from token ids to logits."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from headlab.attention import (
+    KeyValueCache,
+    MultiHeadAttention,
+    build_position,
+    causal_mask,
+    padding_mask,
+)
+from headlab.dropout import Dropout
+from headlab.errors import HeadlabError
+
+PAD = 0  # the id that fills rows; the tokenizer reserves it
+
+Gates = Mapping[str, Tensor]  # site -> (layers, heads)
+
+
+class Encoded(NamedTuple):
+    """What the encoder hands to the decoder."""
+
+    memory: Tensor  # (batch, source length, d_model)
+    mask: Tensor  # (batch, 1, 1, source length), True = real token
+    weights: list[Tensor] | None  # a layer each, (batch, heads, source length, source length)
+
+    def select(self, rows: Tensor) -> "Encoded":
+        """The given rows in the given order; a row may be repeated."""
+        weights = self.weights and [w.index_select(0, rows) for w in self.weights]
+        return Encoded(self.memory.index_select(0, rows), self.mask.index_select(0, rows), weights)
+
+
+class Decoded(NamedTuple):
+    """What the decoder computes; the weights are None unless they were asked for."""
+
+    hidden: Tensor  # (batch, target length, d_model)
+    self_weights: list[Tensor] | None  # (batch, heads, target length, target length)
+    cross_weights: list[Tensor] | None  # (batch, heads, target length, source length)
+
+
+class DecoderCache:
+    """Keys and values of every decoder layer: of its self- and of its cross-attention."""
+
+    def __init__(self, layers: int, capacity: int) -> None:
+        self.self_attention = [KeyValueCache(capacity) for _ in range(layers)]
+        self.cross_attention = [KeyValueCache() for _ in range(layers)]
+
+    @property
+    def length(self) -> int:
+        """Number of target positions seen so far."""
+        return self.self_attention[0].length
+
+    def reorder(self, rows: Tensor) -> None:
+        """Keep the given sentences in the given order; a sentence may be repeated."""
+        for cache in self.self_attention + self.cross_attention:
+            cache.reorder(rows)
+
+    def truncate(self, length: int) -> None:
+        """Forget every target position from ``length`` on."""
+        for cache in self.self_attention:
+            cache.truncate(length)
+
+
+class FeedForward(nn.Module):
+    """Position-wise feed-forward network: ``W_2 activation(W_1 x)``.
+
+    ``relu`` is that of Vaswani et al. 2017 (eq. 2), ``gelu`` that of BERT, ``swiglu`` multiplies
+    SiLU(W_1 x) by a second projection of x (Shazeer 2020, eq. 6), which adds half the parameters.
+    """
+
+    def __init__(self, d_model: int, width: int, activation: str, dropout: float) -> None:
+        super().__init__()
+        if activation not in ("relu", "gelu", "swiglu"):
+            raise ValueError(f"model.activation={activation}: choose relu, gelu or swiglu")
+        self.activation = activation
+        self.first = nn.Linear(d_model, width * (2 if activation == "swiglu" else 1))
+        self.second = nn.Linear(width, d_model)
+        self.dropout = Dropout(dropout, "model.feed_forward_dropout")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, length, d_model) -> the same shape."""
+        x = self.first(x)
+        if self.activation == "relu":
+            x = F.relu(x)
+        elif self.activation == "gelu":
+            x = F.gelu(x)
+        else:
+            gate, x = x.chunk(2, dim=-1)
+            x = F.silu(gate) * x
+        return self.second(self.dropout(x))
+
+
+class _Residual(nn.Module):
+    """``x + dropout(sublayer(norm(x)))`` (pre) or ``norm(x + dropout(sublayer(x)))`` (post)."""
+
+    def __init__(self, d_model: int, norm: str, dropout: float) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(d_model)
+        self.dropout = Dropout(dropout)
+        self.pre = norm == "pre"
+
+    def before(self, x: Tensor) -> Tensor:
+        return self.norm(x) if self.pre else x
+
+    def after(self, x: Tensor, change: Tensor) -> Tensor:
+        x = x + self.dropout(change)
+        return x if self.pre else self.norm(x)
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward."""
+
+    def __init__(self, attention: MultiHeadAttention, feed_forward: FeedForward, **residual: Any):
+        super().__init__()
+        self.self_attention, self.feed_forward = attention, feed_forward
+        self.self_residual, self.feed_residual = _Residual(**residual), _Residual(**residual)
+
+    def forward(
+        self, x: Tensor, mask: Tensor, gates: Tensor | None, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """(batch, source length, d_model) -> the same shape, and the attention weights."""
+        change, weights = self.self_attention(
+            self.self_residual.before(x), mask=mask, gates=gates, need_weights=need_weights
+        )
+        x = self.self_residual.after(x, change)
+        return self.feed_residual.after(x, self.feed_forward(self.feed_residual.before(x))), weights
+
+
+class DecoderLayer(nn.Module):
+    """Causal self-attention, cross-attention to the encoder's output, then feed-forward."""
+
+    def __init__(
+        self,
+        self_attention: MultiHeadAttention,
+        cross_attention: MultiHeadAttention,
+        feed_forward: FeedForward,
+        **residual: Any,
+    ) -> None:
+        super().__init__()
+        self.self_attention, self.cross_attention = self_attention, cross_attention
+        self.feed_forward = feed_forward
+        self.self_residual, self.cross_residual = _Residual(**residual), _Residual(**residual)
+        self.feed_residual = _Residual(**residual)
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor,
+        self_mask: Tensor | None,
+        cross_mask: Tensor,
+        self_gates: Tensor | None,
+        cross_gates: Tensor | None,
+        self_cache: KeyValueCache | None,
+        cross_cache: KeyValueCache | None,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """(batch, target length, d_model) -> the same shape, and both sites' weights."""
+        change, self_weights = self.self_attention(
+            self.self_residual.before(x), None, self_mask, self_gates, self_cache, need_weights
+        )
+        x = self.self_residual.after(x, change)
+        change, cross_weights = self.cross_attention(
+            self.cross_residual.before(x), memory, cross_mask, cross_gates, cross_cache, need_weights
+        )
+        x = self.cross_residual.after(x, change)
+        x = self.feed_residual.after(x, self.feed_forward(self.feed_residual.before(x)))
+        return x, self_weights, cross_weights
+
+
+class Transformer(nn.Module):
+    """Encoder-decoder Transformer over token ids.
+
+    Args:
+        source_vocab_size, target_vocab_size: numbers of token ids; id 0 is padding.
+        d_model: width of embeddings and of every layer's input and output.
+        heads: attention heads of every layer.
+        encoder_layers, decoder_layers: depths.
+        feed_forward: inner width of the feed-forward networks.
+        activation: "relu", "gelu" or "swiglu".
+        norm: "pre" (normalise each sub-layer's input) or "post" (as in Vaswani et al. 2017).
+        dropout: on embeddings and on each sub-layer's output.
+        feed_forward_dropout: inside the feed-forward network.
+        tie_embeddings: "all" shares one matrix among source, target and output; "target" shares
+            target and output; "none" shares nothing.
+        attention: further arguments of ``MultiHeadAttention`` (kv_heads, head_dim, ...).
+        position: ``kind`` ("sinusoidal", "learned") and its arguments (max_length).
+
+    Raises:
+        HeadlabError: sizes that do not fit together, named by configuration key.
+    """
+
+    def __init__(
+        self,
+        *,
+        source_vocab_size: int,
+        target_vocab_size: int,
+        d_model: int = 128,
+        heads: int = 8,
+        encoder_layers: int = 4,
+        decoder_layers: int = 4,
+        feed_forward: int = 256,
+        activation: str = "relu",
+        norm: str = "pre",
+        dropout: float = 0.1,
+        feed_forward_dropout: float = 0.0,
+        tie_embeddings: str = "all",
+        attention: Mapping[str, Any] | None = None,
+        position: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        attention = dict(attention or {})
+        position = dict(position or {"kind": "sinusoidal", "max_length": 256})
+        arguments = locals()
+        self.hparams: dict[str, Any] = {
+            name: arguments[name] for name in Transformer.__init__.__kwdefaults__ or {}
+        } | {"source_vocab_size": source_vocab_size, "target_vocab_size": target_vocab_size}
+        _check_sizes(self.hparams)
+        self.d_model, self.heads = d_model, heads
+        self.encoder_layers, self.decoder_layers = encoder_layers, decoder_layers
+        self.max_length: int | None = position.get("max_length")
+        residual = {"d_model": d_model, "norm": norm, "dropout": dropout}
+
+        def attend() -> MultiHeadAttention:
+            return MultiHeadAttention(d_model, heads, **attention)
+
+        def feed() -> FeedForward:
+            return FeedForward(d_model, feed_forward, activation, feed_forward_dropout)
+
+        try:
+            self.source_position = build_position(d_model=d_model, **position)
+            self.target_position = build_position(d_model=d_model, **position)
+            self.encoder = nn.ModuleList(
+                EncoderLayer(attend(), feed(), **residual) for _ in range(encoder_layers)
+            )
+            self.decoder = nn.ModuleList(
+                DecoderLayer(attend(), attend(), feed(), **residual) for _ in range(decoder_layers)
+            )
+            self.dropout = Dropout(dropout)
+        except (TypeError, ValueError) as error:
+            raise HeadlabError(str(error)) from error
+        pre = norm == "pre"
+        self.encoder_norm = nn.LayerNorm(d_model) if pre else nn.Identity()
+        self.decoder_norm = nn.LayerNorm(d_model) if pre else nn.Identity()
+        self.source_embedding = nn.Embedding(source_vocab_size, d_model)
+        self.target_embedding = nn.Embedding(target_vocab_size, d_model)
+        self.output = nn.Linear(d_model, target_vocab_size, bias=False)
+        # Embeddings are multiplied by sqrt(d_model) on the way in: entries start near one there
+        # and logits near one on the way out, with the same matrix (Vaswani et al. 2017, 3.4).
+        for matrix in (self.source_embedding, self.target_embedding, self.output):
+            nn.init.normal_(matrix.weight, std=d_model**-0.5)
+        if tie_embeddings in ("all", "target"):
+            self.output.weight = self.target_embedding.weight
+        if tie_embeddings == "all":
+            self.source_embedding.weight = self.target_embedding.weight
+        for module in self.modules():
+            if isinstance(module, FeedForward):
+                for linear in (module.first, module.second):
+                    nn.init.xavier_uniform_(linear.weight)
+                    nn.init.zeros_(linear.bias)
+
+    def encode(
+        self, source: Tensor, gates: Gates | None = None, need_weights: bool = False
+    ) -> Encoded:
+        """Encode source ids, (batch, source length), padded with id 0.
+
+        Raises:
+            HeadlabError: the sequence is longer than the position table.
+        """
+        x = self._embed(source, self.source_embedding, self.source_position, 0)
+        mask = padding_mask(source, PAD)
+        weights: list[Tensor] = []
+        for i, layer in enumerate(self.encoder):
+            x, w = layer(x, mask, _gate(gates, "encoder", i), need_weights)
+            weights.append(w)
+        return Encoded(self.encoder_norm(x), mask, weights if need_weights else None)
+
+    def decode(
+        self,
+        target: Tensor,
+        encoded: Encoded,
+        cache: DecoderCache | None = None,
+        gates: Gates | None = None,
+        need_weights: bool = False,
+    ) -> Decoded:
+        """Decode target ids, (batch, target length), which begin with the start symbol.
+
+        With a cache, ``target`` holds only the ids that the cache has not seen, one or several.
+
+        Raises:
+            HeadlabError: the sequence is longer than the position table.
+        """
+        start = cache.length if cache is not None else 0
+        new = target.size(1)
+        x = self._embed(target, self.target_embedding, self.target_position, start)
+        mask: Tensor | None = None
+        if new > 1 or cache is None:
+            mask = causal_mask(new, start + new, target.device)
+        if cache is None and mask is not None:
+            mask = mask & padding_mask(target, PAD)
+        self_weights: list[Tensor] = []
+        cross_weights: list[Tensor] = []
+        for i, layer in enumerate(self.decoder):
+            x, a, b = layer(
+                x,
+                encoded.memory,
+                mask,
+                encoded.mask,
+                _gate(gates, "decoder", i),
+                _gate(gates, "cross", i),
+                cache.self_attention[i] if cache is not None else None,
+                cache.cross_attention[i] if cache is not None else None,
+                need_weights,
+            )
+            self_weights.append(a)
+            cross_weights.append(b)
+        x = self.decoder_norm(x)
+        return Decoded(x, self_weights, cross_weights) if need_weights else Decoded(x, None, None)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(..., d_model) -> unnormalised log-probabilities, (..., target_vocab_size)."""
+        return self.output(hidden)
+
+    def forward(self, source: Tensor, target: Tensor, gates: Gates | None = None) -> Tensor:
+        """Source and target ids -> logits, (batch, target length, target_vocab_size)."""
+        return self.logits(self.decode(target, self.encode(source, gates), gates=gates).hidden)
+
+    def attention_weights(
+        self, source: Tensor, target: Tensor, gates: Gates | None = None
+    ) -> dict[str, list[Tensor]]:
+        """The weights of every head: site -> a tensor a layer, (batch, heads, queries, keys)."""
+        encoded = self.encode(source, gates, need_weights=True)
+        decoded = self.decode(target, encoded, gates=gates, need_weights=True)
+        weights = {
+            "encoder": encoded.weights,
+            "decoder": decoded.self_weights,
+            "cross": decoded.cross_weights,
+        }
+        return {site: layers or [] for site, layers in weights.items()}
+
+    def new_cache(self, batch_size: int = 1, capacity: int = 0) -> DecoderCache:
+        """An empty cache; ``capacity`` target positions are set aside at the first step."""
+        return DecoderCache(self.decoder_layers, capacity)
+
+    def _embed(self, ids: Tensor, embedding: nn.Embedding, position: nn.Module, start: int) -> Tensor:
+        end = start + ids.size(1)
+        if self.max_length is not None and end > self.max_length:
+            raise HeadlabError(
+                f"a sequence of {end} tokens is longer than position.max_length={self.max_length}; "
+                "shorten it, or train with a larger position.max_length"
+            )
+        x = embedding(ids) * self.d_model**0.5
+        return self.dropout(x + position(ids.size(1), start))
+
+
+def _gate(gates: Gates | None, site: str, layer: int) -> Tensor | None:
+    return gates[site][layer] if gates is not None and site in gates else None
+
+
+def _check_sizes(sizes: Mapping[str, Any]) -> None:
+    for key in ("d_model", "encoder_layers", "decoder_layers", "feed_forward"):
+        if sizes[key] < 1:
+            raise HeadlabError(f"model.{key}={sizes[key]} must be at least 1")
+    choices = {"norm": ("pre", "post"), "tie_embeddings": ("all", "target", "none")}
+    for key, allowed in choices.items():
+        if sizes[key] not in allowed:
+            raise HeadlabError(f"model.{key}={sizes[key]}: choose {' or '.join(allowed)}")
+    if sizes["tie_embeddings"] == "all" and (
+        sizes["source_vocab_size"] != sizes["target_vocab_size"]
+    ):
+        raise HeadlabError(
+            "model.tie_embeddings=all needs one joint vocabulary, but there are "
+            f"{sizes['source_vocab_size']} source and {sizes['target_vocab_size']} target pieces; "
+            "set tokenizer.joint=true or model.tie_embeddings=target"
+        )
