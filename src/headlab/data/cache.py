@@ -77,8 +77,11 @@ def write_cache(folder: Path, made: Mapping[str, tuple[list[Pair], SplitReport]]
         except OSError:
             # A folder of that name is there already: another run's whole one, or a damaged one.
             if read_cache(folder) is None:
-                os.replace(folder, temporary / "damaged")
-                os.replace(whole, folder)
+                # Yet another run may be clearing the damage too; whoever is last changes nothing.
+                with contextlib.suppress(FileNotFoundError):
+                    os.replace(folder, temporary / "damaged")
+                with contextlib.suppress(OSError):
+                    os.replace(whole, folder)
 
 
 @contextlib.contextmanager

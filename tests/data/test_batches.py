@@ -1,0 +1,121 @@
+"""Batches: every pair once, within the budget, in an order that can be resumed."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headlab.data.batches import (
+    EncodedPairs,
+    EvaluationBatches,
+    TrainingBatches,
+    collate,
+    divisible,
+    plan_batches,
+)
+from headlab.errors import HeadlabError
+
+LENGTHS = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=80)
+
+
+def pairs_of(lengths: list[tuple[int, int]]) -> EncodedPairs:
+    """Pairs whose pieces tell their index: lengths are pieces and one symbol more."""
+    sources = [[10 + i] * (a - 1) for i, (a, _) in enumerate(lengths)]
+    targets = [[10 + i] * (b - 1) for i, (_, b) in enumerate(lengths)]
+    return EncodedPairs(sources, targets)
+
+
+@settings(max_examples=150, deadline=None)
+@given(lengths=LENGTHS, budget=st.integers(1, 200), seed=st.one_of(st.none(), st.integers(0, 9)))
+def test_every_index_once_and_the_budget_kept(lengths, budget, seed) -> None:
+    source, target = np.array(lengths).T
+    generator = None if seed is None else np.random.default_rng(seed)
+    batches = plan_batches(source, target, budget, generator)
+    assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
+    for batch in batches:
+        longest = max(max(lengths[i]) for i in batch)
+        assert len(batch) * longest <= budget or len(batch) == 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(lengths=LENGTHS, budget=st.integers(20, 200), ranks=st.integers(1, 4))
+def test_ranks_share_an_epoch_without_overlap(lengths, budget, ranks) -> None:
+    pairs = pairs_of(lengths)
+    alone = TrainingBatches(pairs, budget, seed=3)
+    if len(lengths) < ranks:
+        return
+    shares = [TrainingBatches(pairs, budget, 3, rank, ranks) for rank in range(ranks)]
+    try:
+        plans = [share.plan(5) for share in shares]
+    except HeadlabError:
+        # Not even batches of one sentence each would come to a multiple of the ranks.
+        assert -(-len(alone.plan(5)) // ranks) * ranks > len(lengths)
+        return
+    assert len({len(plan) for plan in plans}) == 1
+    seen = [i for plan in plans for batch in plan for i in batch]
+    assert sorted(seen) == list(range(len(lengths)))
+
+
+def test_too_few_sentences_for_the_processes() -> None:
+    with pytest.raises(HeadlabError, match="3 training sentences cannot be shared evenly by 2"):
+        divisible([[0], [1], [2]], 2)
+
+
+@settings(max_examples=60, deadline=None)
+@given(lengths=LENGTHS, budget=st.integers(20, 100), cut=st.integers(0, 200))
+def test_a_resumed_run_sees_exactly_the_remaining_batches(lengths, budget, cut) -> None:
+    pairs = pairs_of(lengths)
+    whole = TrainingBatches(pairs, budget, seed=1)
+    expected = [batch.indices for _ in range(3) for batch in whole]
+    cut = cut % len(expected)
+    first = TrainingBatches(pairs, budget, seed=1)
+    seen: list[tuple[int, ...]] = []
+    state = first.state_dict()
+    while len(seen) < cut:
+        for batch in first:
+            seen.append(batch.indices)
+            state = first.state_dict()
+            if len(seen) == cut:
+                break
+    second = TrainingBatches(pairs, budget, seed=1)
+    second.load_state_dict(state)
+    while len(seen) < len(expected):
+        seen += [batch.indices for batch in second]
+    assert seen == expected
+
+
+def test_whoever_counts_batches_gets_every_epoch_whole() -> None:
+    """Lightning takes len(loader) batches and never asks for one more."""
+    batches = TrainingBatches(pairs_of([(5, 5)] * 20), 25, seed=0)
+    for epoch in range(3):
+        iterator = iter(batches)
+        indices = [i for _ in range(len(batches)) for i in next(iterator).indices]
+        assert sorted(indices) == list(range(20))
+        assert batches.epoch == epoch
+    orders = [[b for b in batches.plan(e)] for e in range(3)]
+    assert orders[0] != orders[1] != orders[2]
+    assert batches.plan(1) == TrainingBatches(pairs_of([(5, 5)] * 20), 25, seed=0).plan(1)
+    assert batches.plan(1) != TrainingBatches(pairs_of([(5, 5)] * 20), 25, seed=1).plan(1)
+
+
+def test_collate() -> None:
+    batch = collate([[7, 8], [9]], [[5], [5, 6, 7]], [3, 1])
+    assert batch.source.tolist() == [[7, 8, 3], [9, 3, 0]]
+    assert batch.target_input.tolist() == [[2, 5, 0, 0], [2, 5, 6, 7]]
+    assert batch.target_output.tolist() == [[5, 3, 0, 0], [5, 6, 7, 3]]
+    assert (batch.source_tokens, batch.target_tokens, batch.indices) == (5, 6, (3, 1))
+    assert batch.padding_share == pytest.approx(1 - 11 / 14)
+    assert batch.source.dtype == torch.int64
+    moved = batch.to(torch.device("cpu"))
+    assert torch.equal(moved.source, batch.source)
+    assert moved.indices == batch.indices
+
+
+def test_evaluation_batches_cover_the_split_on_any_number_of_processes() -> None:
+    pairs = pairs_of([(i % 9 + 1, i % 5 + 1) for i in range(37)])
+    for ranks in (1, 2, 3, 50):
+        shares = [EvaluationBatches(pairs, 30, rank, ranks) for rank in range(ranks)]
+        seen = [i for share in shares for batch in share for i in batch.indices]
+        assert sorted(seen) == list(range(37))
+        assert sum(map(len, shares)) == len(EvaluationBatches(pairs, 30))
