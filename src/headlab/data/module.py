@@ -61,6 +61,7 @@ class TranslationData(L.LightningDataModule):
         self.pairs: dict[str, EncodedPairs] = {}
         self._training_texts: tuple[list[str], list[str]] = ([], [])
         self.train_batches: TrainingBatches | None = None
+        self._position: dict[str, int] | None = None
 
     def prepare(self) -> Tokenizers:
         """Load the corpus, train or take the tokenizers, encode, apply the length limit."""
@@ -98,7 +99,22 @@ class TranslationData(L.LightningDataModule):
             sampling=self.subword_sampling,
             max_length=self.max_length,
         )
+        if self._position is not None:
+            self.train_batches.load_state_dict(self._position)
+            self._position = None
         return self.train_batches
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the training batches stand, for a checkpoint."""
+        return self.train_batches.state_dict() if self.train_batches is not None else {}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        """Let ``train_dataloader`` go on from there.
+
+        Lightning would hand the state to the batches themselves, but not when their number is
+        asked for before it restores the rest, as the learning-rate schedule does.
+        """
+        self._position = state_dict or None
 
     def val_dataloader(self) -> EvaluationBatches:
         """The validation split, this process's share."""
