@@ -42,5 +42,5 @@ def test_the_seed_decides_and_evaluation_passes_through() -> None:
 
 @pytest.mark.parametrize("p", [-0.1, 1.0, 2.0])
 def test_out_of_range(p: float) -> None:
-    with pytest.raises(ValueError, match="model.dropout=.* must lie in"):
+    with pytest.raises(ValueError, match=r"model\.dropout=.* must lie in"):
         Dropout(p)

@@ -9,7 +9,6 @@ import torch
 
 from headlab.data.tokenizer import Tokenizers
 from headlab.errors import HeadlabError
-from headlab.files import replace_file  # noqa: F401
 from headlab.transformer import Transformer
 
 FORMAT = 1  # raise it when older checkpoints can no longer be read

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -165,7 +164,12 @@ class DecoderLayer(nn.Module):
         )
         x = self.self_residual.after(x, change)
         change, cross_weights = self.cross_attention(
-            self.cross_residual.before(x), memory, cross_mask, cross_gates, cross_cache, need_weights
+            self.cross_residual.before(x),
+            memory,
+            cross_mask,
+            cross_gates,
+            cross_cache,
+            need_weights,
         )
         x = self.cross_residual.after(x, change)
         x = self.feed_residual.after(x, self.feed_forward(self.feed_residual.before(x)))
@@ -346,7 +350,9 @@ class Transformer(nn.Module):
         """An empty cache; ``capacity`` target positions are set aside at the first step."""
         return DecoderCache(self.decoder_layers, capacity)
 
-    def _embed(self, ids: Tensor, embedding: nn.Embedding, position: nn.Module, start: int) -> Tensor:
+    def _embed(
+        self, ids: Tensor, embedding: nn.Embedding, position: nn.Module, start: int
+    ) -> Tensor:
         end = start + ids.size(1)
         if self.max_length is not None and end > self.max_length:
             raise HeadlabError(

@@ -32,7 +32,7 @@ def test_only_learned_positions_are_parameters() -> None:
 
 
 def test_mistakes_are_named() -> None:
-    with pytest.raises(ValueError, match="position.kind=rotary is not known; choose from sin"):
+    with pytest.raises(ValueError, match=r"position\.kind=rotary is not known; choose from sin"):
         build_position("rotary", 8, max_length=10)
-    with pytest.raises(ValueError, match="position.max_length=0 must be at least 1"):
+    with pytest.raises(ValueError, match=r"position\.max_length=0 must be at least 1"):
         build_position("learned", 8, max_length=0)

@@ -93,7 +93,7 @@ def test_whoever_counts_batches_gets_every_epoch_whole() -> None:
         indices = [i for _ in range(len(batches)) for i in next(iterator).indices]
         assert sorted(indices) == list(range(20))
         assert batches.epoch == epoch
-    orders = [[b for b in batches.plan(e)] for e in range(3)]
+    orders = [list(batches.plan(e)) for e in range(3)]
     assert orders[0] != orders[1] != orders[2]
     assert batches.plan(1) == TrainingBatches(pairs_of([(5, 5)] * 20), 25, seed=0).plan(1)
     assert batches.plan(1) != TrainingBatches(pairs_of([(5, 5)] * 20), 25, seed=1).plan(1)

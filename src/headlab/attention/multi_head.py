@@ -16,9 +16,9 @@ class MultiHeadAttention(nn.Module):
         A_i = softmax(Q_i K_i^T / sqrt(head_dim), masked)        for each head i
         output = concat(A_1 V_1, ..., A_H V_H) W_O
 
-        query  (batch, queries, d_model) --W_Q--> (batch, heads,    queries, head_dim) --+
-        memory (batch, keys,    d_model) --W_K--> (batch, kv_heads, keys,    head_dim) --+-> A
-                                         --W_V--> (batch, kv_heads, keys,    head_dim) -----> A V --W_O-->
+        query  --W_Q--> Q (batch, heads,    queries, head_dim) --+
+        memory --W_K--> K (batch, kv_heads, keys,    head_dim) --+--> A
+        memory --W_V--> V (batch, kv_heads, keys,    head_dim) ------> A V --W_O--> output
 
     With ``kv_heads`` below ``heads`` it is grouped-query attention (Ainslie et al. 2023), with 1
     multi-query attention (Shazeer 2019): query head i reads key/value head i // (heads/kv_heads).

@@ -130,6 +130,24 @@ def _find(tree: Any, wanted: str, key: str = "") -> Iterator[tuple[str, Any]]:
             yield from _find(value, wanted, f"{key}{name}.")
 
 
+def anchor(config: dict[str, Any]) -> None:
+    """Make paths absolute, in place, so that a checkpoint can be used from any other folder."""
+
+    def absolute(value: Any) -> Any:
+        if isinstance(value, list):
+            return [absolute(item) for item in value]
+        if isinstance(value, str) and Path(value).expanduser().exists():
+            return str(Path(value).expanduser().absolute())
+        return value  # a name on the hub, or a mistake that the corpus will report
+
+    for key in ("path", "train", "validation", "test"):
+        if key in config["data"]:
+            config["data"][key] = absolute(config["data"][key])
+    for section, keys in (("paths", ("data", "outputs")), ("data", ("root",))):
+        for key in keys:
+            config[section][key] = str(Path(config[section][key]).expanduser().absolute())
+
+
 def check(config: Mapping[str, Any]) -> None:
     """Refuse values of the wrong type, by key, before anything is built.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headlab.cli.shared import choose_device, progress_bar, set_threads
+from headlab.cli.shared import choose_device, example_sentence, progress_bar, set_threads
 from headlab.errors import HeadlabError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def evaluate(
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. Default: all.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
-) -> None:
+) -> dict[str, Any]:
     """Score a checkpoint's translations with sacreBLEU, on raw text.
 
     Writes the scores beside the checkpoint, and the translations, one a line.
@@ -123,7 +123,8 @@ def evaluate(
     }
     _write_results(checkpoint, part, result, hypotheses)
     path = shlex.quote(str(checkpoint))
-    typer.echo(f"next: headlab attend {path} {_example(sources)} --out attention.png")
+    typer.echo(f"next: headlab attend {path} {example_sentence(sources)} --out attention.png")
+    return result
 
 
 def _read_split(loaded: "Loaded", split: str) -> tuple[list[str], list[str]]:
@@ -180,12 +181,3 @@ def _write_results(
 def _number(value: float | None) -> float | None:
     """JSON has no infinity and no NaN: null in their place."""
     return value if value is not None and math.isfinite(value) else None
-
-
-def _example(sources: Sequence[str]) -> str:
-    """A short sentence of the set, quoted for the shell."""
-    from headlab.data.text import is_blank
-
-    seen = [text for text in sources if text.isprintable() and not is_blank(text)]
-    plain = [text for text in seen if not text.startswith("-")]
-    return shlex.quote(min(plain, key=lambda text: abs(len(text) - 30), default="A sentence."))

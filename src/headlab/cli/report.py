@@ -1,8 +1,8 @@
 """What is printed, and logged, when a training has ended."""
 
-import json
-import logging
+import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -11,9 +11,8 @@ from rich.text import Text
 
 from headlab.cli.configuration import shown
 from headlab.cli.evaluate import evaluate
+from headlab.cli.shared import example_sentence
 from headlab.training.fit import Run
-
-logger = logging.getLogger("headlab")
 
 
 def report_run(run: Run, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -22,10 +21,9 @@ def report_run(run: Run, config: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
         The final numbers: parameters, ``val_bleu`` (when it was measured), ``test_bleu``, ...
     """
-    checkpoint = run.checkpoint
-    print(f"\ntest split, {shown(checkpoint)}:")
-    evaluate(checkpoint, split="test", threads=config["threads"])
-    results = json.loads(checkpoint.with_name(f"{checkpoint.stem}.test.json").read_text("utf-8"))
+    checkpoint = Path(shown(run.checkpoint))
+    print(f"\ntest split, {checkpoint}:")
+    results = evaluate(checkpoint, split="test", threads=config["threads"], device="auto")
     lines = checkpoint.with_name(results["hypotheses"]).read_text("utf-8").split("\n")
     sources, references = run.data.texts["test"]
     _print_samples(sources, references, lines, config["evaluation"]["samples"])
@@ -42,9 +40,9 @@ def report_run(run: Run, config: Mapping[str, Any]) -> dict[str, Any]:
     metrics = {f"final/{k}": float(v) for k, v in final.items() if v is not None}
     run.logger.log_hyperparams(_flat(config), metrics, step=run.step)
     run.logger.finalize("success")
-    name = shown(checkpoint)
     print(f"\nparameters {final['parameters']:,}   test BLEU {final['test_bleu']:.2f}")
-    print(f"next: headlab translate {name} \"{_short(sources)}\"")
+    example = example_sentence(sources)
+    print(f"next: headlab translate {shlex.quote(str(checkpoint))} {example}")
     print(f"      tensorboard --logdir {shown(run.folder.parent)}")
     return final
 
@@ -83,9 +81,3 @@ def _flat(tree: Mapping[str, Any], key: str = "") -> dict[str, Any]:
         else:
             flat[f"{key}{name}"] = value if isinstance(value, int | float | bool) else str(value)
     return flat
-
-
-def _short(sources: Sequence[str]) -> str:
-    """A sentence of the split that can be typed between double quotes."""
-    plain = [s for s in sources if s.isprintable() and not set(s) & set("\"\\$`!")]
-    return min(plain, key=lambda s: abs(len(s) - 30), default="A sentence.")

@@ -1,7 +1,8 @@
 """What the commands that read a checkpoint have in common."""
 
+import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -50,3 +51,12 @@ def progress_bar(title: str, total: int) -> Iterator[Callable[[int], None] | Non
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(title, total=total)
         yield lambda done: progress.update(task, completed=done)
+
+
+def example_sentence(sources: Sequence[str]) -> str:
+    """A short sentence of the set, quoted for the shell."""
+    from headlab.data.text import is_blank
+
+    seen = [text for text in sources if text.isprintable() and not is_blank(text)]
+    plain = [text for text in seen if not text.startswith("-")]
+    return shlex.quote(min(plain, key=lambda text: abs(len(text) - 30), default="A sentence."))

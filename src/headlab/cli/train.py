@@ -80,7 +80,8 @@ def _train(composed: DictConfig, folder: Path, overrides: list[str]) -> dict[str
         composed = configuration.of_checkpoint(resume, overrides)
     config: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     configuration.check(config)
-    link_latest(folder, Path(config["paths"]["outputs"]).absolute())
+    configuration.anchor(config)
+    link_latest(folder, Path(config["paths"]["outputs"]))
     try:
         run = fit(config, folder, resume)
     except Interrupted as stop:

@@ -1,7 +1,7 @@
 """Batches of like length under a token budget, in an order that can be resumed."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,11 @@ class Batch:
 
     def to(self, device: torch.device, **kwargs: Any) -> "Batch":
         """The batch on another device."""
-        moved = (
-            t.to(device, **kwargs) for t in (self.source, self.target_input, self.target_output)
+        source, target_input, target_output = (
+            tensor.to(device, **kwargs)
+            for tensor in (self.source, self.target_input, self.target_output)
         )
-        return Batch(*moved, self.indices, self.target_tokens, self.source_tokens)
+        return replace(self, source=source, target_input=target_input, target_output=target_output)
 
 
 def collate(
@@ -220,7 +221,8 @@ class TrainingBatches:
             yield self._sampled(indices) if self.sampling else self.pairs.batch(indices)
 
     def _sampled(self, indices: list[int]) -> Batch:
-        assert self.texts is not None and self.tokenizers is not None
+        assert self.texts is not None
+        assert self.tokenizers is not None
         rows = []
         tokenizers = (self.tokenizers.source, self.tokenizers.target)
         for side, (texts, tokenizer) in enumerate(zip(self.texts, tokenizers, strict=True)):

@@ -115,6 +115,7 @@ class Checkpoints(Checkpoint):
         on_beat = self.every_n_steps > 0 and step % self.every_n_steps == 0
         if not (stopping or (on_beat and step != self._saved_step)):
             return
+        assert loop._data_fetcher is not None
         if loop.epoch_loop._should_check_val_fx(loop._data_fetcher):
             return  # saved in on_validation_end
         self._save(trainer, self.last)
@@ -210,7 +211,8 @@ class Checkpoints(Checkpoint):
 
 def random_state() -> dict[str, Any]:
     """The states of Python's, numpy's and PyTorch's generators, as plain types and tensors."""
-    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    state: Any = np.random.get_state(legacy=True)
+    name, keys, position, has_gauss, cached = state
     return {
         "python": random.getstate(),
         "numpy": (str(name), torch.from_numpy(keys.astype(np.int64)), position, has_gauss, cached),

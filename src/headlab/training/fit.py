@@ -95,9 +95,7 @@ def fit(config: dict[str, Any], folder: Path, resume: Path | None = None) -> Run
     trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
     checkpoints = next(c for c in trainer.callbacks if isinstance(c, Checkpoints))  # type: ignore[attr-defined]
     best = checkpoints.best if checkpoints.best.exists() else checkpoints.last
-    return Run(
-        folder, best, module, data, board, trainer.global_step, checkpoints.best_score
-    )
+    return Run(folder, best, module, data, board, trainer.global_step, checkpoints.best_score)
 
 
 def describe(model: Transformer) -> str:

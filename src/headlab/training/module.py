@@ -91,7 +91,7 @@ class TranslationModule(L.LightningModule):
         gradients = [p.grad for p in parameters if p.grad is not None]
         if world > 1:
             # DDP averaged over processes the sums that each divided by its own first batch.
-            total = self.all_gather(total).sum()
+            total = self._sum_over_processes(total)
         # Lightning has divided by the number of accumulated batches.
         accumulated = self.trainer.accumulate_grad_batches
         if accumulated > 1 or world > 1:
@@ -108,7 +108,7 @@ class TranslationModule(L.LightningModule):
         super().optimizer_step(*args, **kwargs)
         trainer = self.trainer
         step = trainer.global_step + 1  # Lightning counts the step when this returns
-        if step % max(1, trainer.log_every_n_steps):
+        if step % max(1, trainer.log_every_n_steps):  # type: ignore[attr-defined]
             return
         metrics = self._since_log.metrics()
         metrics["train/learning_rate"] = trainer.optimizers[0].param_groups[0]["lr"]
@@ -136,12 +136,17 @@ class TranslationModule(L.LightningModule):
         """Log loss and perplexity a token of the whole validation split."""
         sums = self._validation.to(self.device, torch.float32)
         if self.trainer.world_size > 1:
-            sums = self.all_gather(sums).sum(dim=0)
+            sums = self._sum_over_processes(sums)
         loss, nll, tokens = sums.tolist()
         if tokens:
             self.report(
                 {"val/loss": loss / tokens, "val/perplexity": math.exp(min(nll / tokens, 50.0))}
             )
+
+    def _sum_over_processes(self, values: Tensor) -> Tensor:
+        gathered = self.all_gather(values)
+        assert isinstance(gathered, Tensor)
+        return gathered.sum(dim=0)
 
     def report(self, metrics: dict[str, float]) -> None:
         """Give validation numbers to callbacks that watch them, and to TensorBoard."""
@@ -153,7 +158,7 @@ class TranslationModule(L.LightningModule):
         if trainer.is_global_zero and trainer.logger is not None and not trainer.sanity_checking:
             trainer.logger.log_metrics(metrics, step=trainer.global_step)
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> Any:
         """The optimizer, and the schedule by optimizer step."""
         try:
             optimizer = self.optimizer_factory(self.parameters())

@@ -21,9 +21,7 @@ class ValidationScores(Callback):
         decoding: keyword arguments of ``Translator``.
     """
 
-    def __init__(
-        self, sentences: int | None, lowercase: bool, decoding: dict[str, object]
-    ) -> None:
+    def __init__(self, sentences: int | None, lowercase: bool, decoding: dict[str, object]) -> None:
         self.sentences, self.lowercase, self.decoding = sentences, lowercase, decoding
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
