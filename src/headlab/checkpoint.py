@@ -50,7 +50,7 @@ def read_raw(path: str | Path) -> dict[str, Any]:
         raise HeadlabError(f"no checkpoint at {path}{hint}")
     try:
         raw = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise HeadlabError(
             f"{path} is not a readable checkpoint ({reason[:120]}); it may be cut short or come "

@@ -64,15 +64,28 @@ def _slug(*parts: Any) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(map(str, parts))).strip("-.")[:80] or "run"
 
 
-def in_the_runs_folder(arguments: Sequence[str]) -> list[str]:
-    """Add to ``resume=FILE`` what makes Hydra work in the folder of that run.
+def for_hydra(arguments: Sequence[str]) -> list[str]:
+    """The command line as Hydra should see it.
+
+    A sweep's jobs are named after what differs among them; ``resume=FILE`` works in the folder of
+    that run.
 
     Raises:
         HeadlabError: the file does not exist, or a sweep is asked for as well.
     """
-    arguments = list(arguments)
+    # Hydra's own parser takes no overrides after this flag.
+    arguments = sorted(arguments, key=lambda a: a not in ("-m", "--multirun"))
     if any(a.split("=")[0] == "--experimental-rerun" for a in arguments):
         raise HeadlabError("--experimental-rerun would load a pickle; use resume=FILE")
+    sweep = bool({"-m", "--multirun"} & set(arguments))
+    if sweep:
+        overrides = [a for a in arguments if not a.startswith("-")]
+        parsed = OverridesParser.create().parse_overrides(overrides)
+        varied = {o.key_or_group for o in parsed if o.is_sweep_override()}
+        same = {o.key_or_group for o in parsed} - varied
+        arguments.append(
+            f"hydra.job.config.override_dirname.exclude_keys=[{','.join(sorted(same))}]"
+        )
     given = [a.split("=", 1)[1] for a in arguments if a.startswith("resume=")]
     given = [value.strip("'\"") for value in given]
     if not given or given[-1] in ("null", ""):
@@ -82,7 +95,7 @@ def in_the_runs_folder(arguments: Sequence[str]) -> list[str]:
         there = sorted(path.parent.glob("*.ckpt")) if path.parent.is_dir() else []
         hint = f"; in that folder are {', '.join(p.name for p in there)}" if there else ""
         raise HeadlabError(f"resume={given[-1]}: no such file{hint}")
-    if {"-m", "--multirun"} & set(arguments):
+    if sweep:
         raise HeadlabError("resume goes on with one run; take -m away")
     quoted = str(path.resolve().parent).replace("\\", "\\\\").replace("'", "\\'")
     return [*arguments, f"hydra.run.dir='{quoted}'", "hydra.output_subdir=null"]

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     jobs = _Jobs()
     try:
         # Lightning starts the other processes of a distributed run by this very command line.
-        sys.argv = [str(Path(__file__).resolve()), *configuration.in_the_runs_folder(arguments)]
+        sys.argv = [str(Path(__file__).resolve()), *configuration.for_hydra(arguments)]
         hydra.main(
             version_base="1.3", config_path=str(configuration.folder()), config_name="train"
         )(jobs.run)()

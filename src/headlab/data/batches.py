@@ -12,7 +12,7 @@ from headlab.data.tokenizer import BOS, EOS, PAD, Tokenizers
 from headlab.errors import HeadlabError
 
 
-@dataclass(frozen=True)
+@dataclass  # not frozen: Lightning refuses to convert those to another precision
 class Batch:
     """Padded token ids; every tensor (rows, length), padding on the right."""
 

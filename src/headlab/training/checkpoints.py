@@ -137,8 +137,11 @@ class Checkpoints(Checkpoint):
         self._save(trainer, self.last)
         self._stop_if(trainer, self._asked_to_stop(trainer))
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Save a state that no validation has followed."""
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Save a state that no validation has followed.
+
+        Not in ``on_train_end``: there the weight averaging has replaced the current weights.
+        """
         if self._saved_step != trainer.global_step:
             self._save(trainer, self.last)
 

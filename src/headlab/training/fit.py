@@ -167,13 +167,20 @@ def _trainer(config: Mapping[str, Any], folder: Path, board: TensorBoardLogger) 
 
 
 def _check_position(trainer: L.Trainer, raw: Mapping[str, Any]) -> None:
-    epochs, step = trainer.max_epochs, raw["global_step"]
-    done = raw["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
-    if epochs is not None and 0 <= epochs <= done:
-        raise HeadlabError(
-            f"this run has finished its trainer.max_epochs={epochs} epochs (step {step}); "
-            f"to go on, add trainer.max_epochs={epochs * 2}"
-        )
+    """Refuse to go on with a run that has come to its end, and say how to extend it."""
+    step, loops = raw["global_step"], raw["loops"]["fit_loop"]
+    epochs, batches = loops["epoch_progress"]["current"], loops["epoch_loop.batch_progress"]
+    whole = batches["is_last_batch"] and batches["current"]["completed"] > 0
+    done = epochs["ready"] if whole else epochs["processed"]
+    for key, limit, reached in (
+        ("max_epochs", trainer.max_epochs, done),
+        ("max_steps", trainer.max_steps, step),
+    ):
+        if limit is not None and 0 <= limit <= reached:
+            raise HeadlabError(
+                f"this run has finished its trainer.{key}={limit} (step {step:,}); "
+                f"to go on, add trainer.{key}={limit * 2}"
+            )
 
 
 def _quieten() -> None:
