@@ -10,6 +10,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from lightning.fabric.utilities.warnings import PossibleUserWarning
 from lightning.pytorch.loggers import TensorBoardLogger
@@ -21,7 +22,7 @@ from headlab.data.module import TranslationData
 from headlab.data.tokenizer import Tokenizers
 from headlab.errors import HeadlabError
 from headlab.training.checkpoints import AtomicCheckpointIO, Checkpoints
-from headlab.training.module import TranslationModule
+from headlab.training.module import TranslationModule, check_smoothing
 from headlab.training.schedule import build_schedule
 from headlab.transformer import Transformer
 
@@ -83,7 +84,7 @@ def fit(config: dict[str, Any], folder: Path, resume: Path | None = None) -> Run
     module = TranslationModule(
         model,
         tokenizers,
-        instantiate(config["optimizer"]),
+        build("optimizer", config["optimizer"]),
         config["schedule"],
         config["loss"]["label_smoothing"],
         config,
@@ -123,47 +124,56 @@ def _check_model(config: Mapping[str, Any]) -> None:
             source_vocab_size=vocabulary, target_vocab_size=vocabulary, **config["model"]
         )
     build_schedule(total_steps=1000, **config["schedule"])
+    check_smoothing(config["loss"]["label_smoothing"])
     try:
-        instantiate(config["optimizer"])(model.parameters())
+        build("optimizer", config["optimizer"])(model.parameters())
     except (TypeError, ValueError, RuntimeError) as error:
         raise HeadlabError(f"optimizer: {error}") from error
+
+
+def build(key: str, node: Mapping[str, Any], **arguments: Any) -> Any:
+    """Instantiate what the configuration describes under ``key``.
+
+    Raises:
+        HeadlabError: it refuses its arguments.
+    """
+    try:
+        return instantiate(node, _convert_="all", **arguments)
+    except InstantiationException as error:
+        cause = error.__cause__ or error
+        if isinstance(cause, HeadlabError):
+            raise cause from None
+        raise HeadlabError(f"{key}: {str(cause).splitlines()[0]}") from error
 
 
 def _logger(config: Mapping[str, Any], folder: Path, raw: Mapping[str, Any] | None) -> Any:
     # What an interrupted run logged after its last checkpoint is logged again: TensorBoard drops
     # the old points from purge_step on.
     purge = {} if raw is None else {"purge_step": raw["global_step"] + 1}
-    return instantiate(
-        config["logger"],
-        save_dir=str(folder),
-        name="",
-        version="tensorboard",
-        default_hp_metric=False,
-        **purge,
-    )
+    place = {"save_dir": str(folder), "name": "", "version": "tensorboard"}
+    return build("logger", config["logger"], default_hp_metric=False, **place, **purge)
 
 
 def _trainer(config: Mapping[str, Any], folder: Path, board: TensorBoardLogger) -> L.Trainer:
-    callbacks = [
-        instantiate(c, folder=str(folder)) if name == "checkpoints" else instantiate(c)
-        for name, c in config["callbacks"].items()
-        if c is not None
-    ]
-    try:
-        return instantiate(
-            config["trainer"],
-            default_root_dir=str(folder),
-            logger=board,
-            callbacks=callbacks,
-            plugins=[AtomicCheckpointIO()],
-            use_distributed_sampler=False,  # the batches share themselves out among processes
-            num_sanity_val_steps=0,
-            enable_model_summary=False,
-            _convert_="all",
-        )
-    except Exception as error:
-        cause = error.__cause__ or error
-        raise HeadlabError(f"trainer: {str(cause).splitlines()[0]}") from error
+    epochs, steps = (config["trainer"].get(key) for key in ("max_epochs", "max_steps"))
+    if (epochs is None or epochs < 1) and (steps is None or steps < 1):
+        raise HeadlabError(f"trainer.max_epochs={epochs} must be at least 1")
+    callbacks = []
+    for name, node in config["callbacks"].items():
+        if node is not None:
+            place = {"folder": str(folder)} if name == "checkpoints" else {}
+            callbacks.append(build(f"callbacks.{name}", node, **place))
+    return build(
+        "trainer",
+        config["trainer"],
+        default_root_dir=str(folder),
+        logger=board,
+        callbacks=callbacks,
+        plugins=[AtomicCheckpointIO()],
+        use_distributed_sampler=False,  # the batches share themselves out among processes
+        num_sanity_val_steps=0,
+        enable_model_summary=False,
+    )
 
 
 def _check_position(trainer: L.Trainer, raw: Mapping[str, Any]) -> None:

@@ -46,8 +46,7 @@ class TranslationModule(L.LightningModule):
         config: dict[str, Any],
     ) -> None:
         super().__init__()
-        if not 0.0 <= label_smoothing < 1.0:
-            raise HeadlabError(f"loss.label_smoothing={label_smoothing} must lie in [0, 1)")
+        check_smoothing(label_smoothing)
         self.model, self.tokenizers = model, tokenizers
         self.optimizer_factory, self.schedule = optimizer, dict(schedule)
         self.label_smoothing, self.config = label_smoothing, config
@@ -164,7 +163,12 @@ class TranslationModule(L.LightningModule):
             optimizer = self.optimizer_factory(self.parameters())
         except (TypeError, ValueError) as error:
             raise HeadlabError(f"optimizer: {error}") from error
-        total = int(self.trainer.estimated_stepping_batches)
+        total = self.trainer.estimated_stepping_batches
+        if not total or math.isinf(total):
+            raise HeadlabError(
+                "the training has no end, or no batch; set trainer.max_epochs or trainer.max_steps"
+            )
+        total = int(total)
         factor = build_schedule(total_steps=total, **self.schedule)
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return {
@@ -182,6 +186,12 @@ class TranslationModule(L.LightningModule):
         """Take back the unfinished averages."""
         self._since_log = _Running(**checkpoint["headlab"]["since_log"])
         self._step_tokens = list(checkpoint["headlab"]["step_tokens"])
+
+
+def check_smoothing(label_smoothing: float) -> None:
+    """Raise HeadlabError unless ``label_smoothing`` is a share below one."""
+    if not 0.0 <= label_smoothing < 1.0:
+        raise HeadlabError(f"loss.label_smoothing={label_smoothing} must lie in [0, 1)")
 
 
 class _Running:

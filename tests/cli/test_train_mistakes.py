@@ -1,0 +1,158 @@
+"""Mistakes on the command line of a training: one line, before any data is read."""
+
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+
+from headlab.cli import configuration
+from headlab.cli.train import main
+from headlab.data.corpus import Corpus, build_corpus
+from headlab.errors import HeadlabError
+from headlab.training.fit import _check_model, _trainer
+
+GROUPS = ["tokenizer", "attention", "position", "model", "optimizer", "schedule", "trainer",
+          "callbacks", "logger"]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    configuration._new_folder.cache_clear()
+    monkeypatch.setattr(Corpus, "load", lambda _: pytest.fail("the corpus was read"))
+    handlers = list(logging.getLogger().handlers)
+    yield
+    GlobalHydra.instance().clear()
+    logging.getLogger().handlers[:] = handlers  # Hydra sets up logging anew for each job
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["model.heads=16", "model.d_model=100"],
+            "model.d_model=100 is not divisible by model.heads=16; choose heads from 1, 2, 4, 5, ",
+        ),
+        (["model.heads=0"], "model.heads=0 must be at least 1"),
+        (["model.heads=256"], "model.d_model=128 is not divisible by model.heads=256"),
+        (["attention.kv_heads=3"], "attention.kv_heads=3 does not divide model.heads=8"),
+        (["attention.kv_heads=None"], "attention.kv_heads=None is the text 'None' here; write"),
+        (["model.haeds=4"], "model.haeds: no such key; did you mean model.heads?"),
+        (["modle.heads=4"], "modle.heads: no such key; did you mean model.heads?"),
+        (["+model.haeds=4"], "model.haeds: no such key; did you mean heads?"),
+        (["data=multi3k"], "data=multi3k: did you mean multi30k?"),
+        (["model.heads=abc"], "model.heads='abc': a valid integer was expected"),
+        (["model.heads=2.5"], "model.heads=2.5: a valid integer was expected"),
+        (["model.d_model=null"], "model.d_model=None: a valid integer was expected"),
+        (["batches.max_tokens=0"], "batches.max_tokens=0 must be at least 1"),
+        (["batches.max_tokens=many"], "batches.max_tokens='many': a valid integer was expected"),
+        (["batches.max_length=500"], "batches.max_length=500 is longer than position.max_length"),
+        (["batches.subword_sampling=2"], "batches.subword_sampling=2 must lie in"),
+        (["schedule.kind=line"], "schedule.kind=line: choose inverse_sqrt, cosine or constant"),
+        (["schedule.warmup_steps=-5"], "schedule.warmup_steps=-5 must not be negative"),
+        (["optimizer.lr=-1"], "optimizer: "),
+        (["optimizer.lr=fast"], "optimizer: "),
+        (["model.dropout=1.5"], "model.dropout=1.5 must lie in [0, 1)"),
+        (["loss.label_smoothing=1.0"], "loss.label_smoothing=1.0 must lie in [0, 1)"),
+        (["trainer.precision=17"], "trainer: "),
+        (
+            ["trainer.max_epoch=3"],
+            "trainer.max_epoch: no such key; did you mean trainer.max_epochs?",
+        ),
+        (["trainer.max_epochs=0"], "trainer.max_epochs=0 must be at least 1"),
+        (["trainer.accelerator=tpuu"], "trainer: "),
+        (["threads=0"], "threads=0 must be at least 1, or null"),
+        (["seed=x"], "seed='x': a valid integer was expected"),
+        (["callbacks.checkpoints.mode=most"], "callbacks.checkpoints.mode=most: choose max or min"),
+        (["resume=nowhere/last.ckpt"], "resume=nowhere/last.ckpt: no such file"),
+        (["--experimental-rerun", "x.pickle"], "--experimental-rerun would load a pickle"),
+        (["model.heads=4@#%["], ""),
+        (["position.kind=spiral"], "position.kind=spiral is not known; choose from sinusoidal"),
+        (["position=spiral"], "position=spiral: "),
+        (["data=files"], "data.train"),
+        (["data.sourec=en"], "data.sourec: no such key; did you mean data.source?"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_one_line_and_status_1(overrides: list[str], message: str, capfd) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(overrides)
+    assert stopped.value.code == 1
+    out, err = capfd.readouterr()
+    lines = [line for line in err.splitlines() if line.strip()]
+    assert len(lines) == 1, err
+    assert lines[0].startswith(f"error: {message}")
+    assert "pairs read" not in out  # before any data was read
+    assert not list(Path("outputs").glob("*/tensorboard/*")) if Path("outputs").exists() else True
+
+
+def composed(*overrides: str) -> dict:
+    configuration.register_resolvers()
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(configuration.folder()), version_base="1.3"):
+        config = compose("train", overrides=list(overrides))
+    plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    assert isinstance(plain, dict)
+    return plain
+
+
+OPTIONS = [
+    f"{group}={path.stem}"
+    for group in GROUPS
+    for path in sorted((configuration.folder() / group).glob("*.yaml"))
+] + [f"experiment={p.stem}" for p in sorted((configuration.folder() / "experiment").glob("*.yaml"))]
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_option_composes_and_instantiates(option: str, tmp_path: Path) -> None:
+    config = composed(option)
+    configuration.check(config)
+    configuration.anchor(config)
+    _check_model(config)
+    trainer = _trainer(config, tmp_path, False)  # type: ignore[arg-type]
+    assert trainer.max_epochs == config["trainer"]["max_epochs"]
+
+
+@pytest.mark.parametrize("name", ["home_assistant", "multi30k", "hub"])
+def test_every_corpus_is_built_from_the_tree(name: str) -> None:
+    config = composed(f"data={name}", "data.source=en", "data.target=de")
+    assert build_corpus(config["data"]).target == "de"
+
+
+def test_there_is_a_group_for_every_folder() -> None:
+    """A new folder of the tree must be tested as well."""
+    folders = {p.name for p in configuration.folder().iterdir() if p.is_dir()}
+    assert folders == {*GROUPS, "data", "experiment"}
+
+
+def test_slug_needs_no_escaping() -> None:
+    assert configuration._slug("a b=c,d/é", 3) == "a-b-c-d-3"
+    assert configuration._slug("=,") == "run"
+    assert len(configuration._slug("x" * 500)) == 80
+
+
+def test_paths_are_made_absolute_where_they_exist(tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").touch()
+    config = {
+        "paths": {"data": "data", "outputs": "out"},
+        "data": {"root": "data", "train": ["pairs.tsv", "other.tsv"], "path": "user/name"},
+    }
+    configuration.anchor(config)
+    assert config["data"]["train"] == [str(tmp_path / "pairs.tsv"), "other.tsv"]
+    assert config["data"]["path"] == "user/name"
+    assert config["paths"] == {"data": str(tmp_path / "data"), "outputs": str(tmp_path / "out")}
+
+
+def test_targets_outside_the_tree_are_refused_from_a_checkpoint(
+    tmp_path: Path, monkeypatch
+) -> None:
+    config = composed()
+    config["logger"]["_target_"] = "os.system"
+    monkeypatch.setattr("headlab.checkpoint.read_raw", lambda _: {"headlab": {"config": config}})
+    with pytest.raises(HeadlabError, match=r"logger\._target_=os\.system is not in the config"):
+        configuration.of_checkpoint(tmp_path / "last.ckpt", [])
