@@ -14,6 +14,7 @@ from headlab.data.batches import (
     divisible,
     plan_batches,
 )
+from headlab.data.tokenizer import Tokenizers, train_tokenizer
 from headlab.errors import HeadlabError
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=80)
@@ -119,3 +120,38 @@ def test_evaluation_batches_cover_the_split_on_any_number_of_processes() -> None
         seen = [i for share in shares for batch in share for i in batch.indices]
         assert sorted(seen) == list(range(37))
         assert sum(map(len, shares)) == len(EvaluationBatches(pairs, 30))
+
+
+def test_sampled_segmentations_are_new_each_epoch_and_come_back_on_resume() -> None:
+    texts = ["the cat sat on the mat", "a dog ran to the house", "the cat ran"] * 4
+    options = {"vocab_size": 300, "kind": "unigram", "character_coverage": 1.0, "lowercase": False}
+    tokenizer = train_tokenizer(texts, **options)
+    rows = tokenizer.encode_all(texts)
+
+    def batches() -> TrainingBatches:
+        return TrainingBatches(
+            EncodedPairs(rows, rows),
+            60,
+            seed=1,
+            texts=(texts, texts),
+            tokenizers=Tokenizers(tokenizer, tokenizer),
+            sampling=0.2,
+            max_length=25,
+        )
+
+    def flat(epoch: list) -> list:
+        return [batch.source.tolist() + batch.target_input.tolist() for batch in epoch]
+
+    one = batches()
+    first, second = list(one), list(one)
+    assert flat(first) != flat(second)
+    for batch in first:
+        for row, index in zip(batch.source.tolist(), batch.indices, strict=True):
+            assert tokenizer.decode(row) == texts[index]
+        assert batch.source.size(1) <= 25
+    assert any(
+        batch.source.tolist() != one.pairs.batch(batch.indices).source.tolist() for batch in first
+    )
+    two = batches()
+    two.load_state_dict({"epoch": 1, "position": 2})
+    assert flat(list(two)) == flat(second)[2:]

@@ -64,12 +64,14 @@ class Tokenizer:
             seed: the same seed gives the same segmentations.
         """
         # SentencePiece keeps one generator a thread and seeds it on first use in that thread:
-        # a fresh thread is the way to a reproducible draw.
+        # a fresh thread is the way to a reproducible draw, and one text at a time, because it
+        # hands lists of texts to threads of its own.
         drawn: list[list[int]] = []
 
         def draw() -> None:
             sentencepiece.set_random_generator_seed(seed % 2**32)
-            drawn.extend(self._encode(texts, enable_sampling=True, nbest_size=-1, alpha=alpha))
+            for text in texts:
+                drawn.extend(self._encode([text], enable_sampling=True, nbest_size=-1, alpha=alpha))
 
         thread = threading.Thread(target=draw)
         thread.start()
@@ -78,10 +80,13 @@ class Tokenizer:
 
     def _encode(self, texts: Sequence[str], **options: Any) -> list[list[int]]:
         prepared = [" " + (text.lower() if self.lowercase else text) for text in texts]
-        encoded = self._processor.encode(prepared, **options)
+        if len(prepared) == 1:
+            encoded = [self._processor.encode(prepared[0], **options)]
+        else:
+            encoded = self._processor.encode(prepared, **options)
         for i, text in enumerate(prepared):
             if SPACE_MARK in text:  # would come back as a space; spell its bytes instead
-                parts = self._processor.encode(text.split(SPACE_MARK), **options)
+                parts = [self._processor.encode(t, **options) for t in text.split(SPACE_MARK)]
                 encoded[i] = parts[0]
                 for part in parts[1:]:
                     encoded[i] = encoded[i] + self._space_mark + part
