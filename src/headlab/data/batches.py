@@ -117,17 +117,19 @@ def plan_batches(
     """
     count = len(source_lengths)
     ties = np.arange(count) if generator is None else generator.permutation(count)
-    order = np.lexsort((ties, source_lengths, target_lengths))
-    widths = np.maximum(source_lengths, target_lengths)[order]
+    longest = np.maximum(source_lengths, target_lengths)
+    # By the longer side; within one length by the difference of the two, upwards and downwards in
+    # turn, so that neighbours across a border resemble each other: least padding.
+    difference = (target_lengths - source_lengths) * np.where(longest % 2, 1, -1)
+    order = np.lexsort((ties, difference, longest))
     batches: list[list[int]] = []
     current: list[int] = []
-    longest = 0
-    for index, width in zip(order.tolist(), widths.tolist(), strict=True):
-        if current and (len(current) + 1) * max(longest, width) > max_tokens:
+    for index, width in zip(order.tolist(), longest[order].tolist(), strict=True):
+        # Widths never fall, so this one is the batch's widest.
+        if current and (len(current) + 1) * width > max_tokens:
             batches.append(current)
-            current, longest = [], 0
+            current = []
         current.append(index)
-        longest = max(longest, width)
     if current:
         batches.append(current)
     if generator is not None:
