@@ -69,6 +69,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         (["threads=0"], "threads=0 must be at least 1, or null"),
         (["seed=x"], "seed='x': a valid integer was expected"),
         (["callbacks.checkpoints.mode=most"], "callbacks.checkpoints.mode=most: choose max or min"),
+        (["callbacks.checkpoints=null"], "callbacks.checkpoints cannot be null"),
         (["resume=nowhere/last.ckpt"], "resume=nowhere/last.ckpt: no such file"),
         (["--experimental-rerun", "x.pickle"], "--experimental-rerun would load a pickle"),
         (["model.heads=4@#%["], ""),

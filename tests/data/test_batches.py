@@ -59,7 +59,7 @@ def test_ranks_share_an_epoch_without_overlap(lengths, budget, ranks) -> None:
 
 
 def test_too_few_sentences_for_the_processes() -> None:
-    with pytest.raises(HeadlabError, match="3 training sentences cannot be shared evenly by 2"):
+    with pytest.raises(HeadlabError, match="3 sentences cannot be shared evenly by 2"):
         divisible([[0], [1], [2]], 2)
 
 
@@ -115,11 +115,12 @@ def test_collate() -> None:
 
 def test_evaluation_batches_cover_the_split_on_any_number_of_processes() -> None:
     pairs = pairs_of([(i % 9 + 1, i % 5 + 1) for i in range(37)])
-    for ranks in (1, 2, 3, 50):
+    for ranks in (1, 2, 3, 7):
         shares = [EvaluationBatches(pairs, 30, rank, ranks) for rank in range(ranks)]
         seen = [i for share in shares for batch in share for i in batch.indices]
         assert sorted(seen) == list(range(37))
-        assert sum(map(len, shares)) == len(EvaluationBatches(pairs, 30))
+        assert len(set(map(len, shares))) == 1
+        assert len(shares[0]) > 0
 
 
 def test_sampled_segmentations_are_new_each_epoch_and_come_back_on_resume() -> None:

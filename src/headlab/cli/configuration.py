@@ -20,7 +20,7 @@ from headlab.errors import HeadlabError
 # What may change when training goes on from a checkpoint; anything else would make the saved
 # state wrong.
 CHANGEABLE = (
-    "trainer.", "callbacks.", "evaluation.", "decoding.", "paths.", "threads", "keep_memory",
+    "trainer.", "callbacks.", "evaluation.", "decoding.", "threads", "keep_memory",
     "data.path", "data.root", "resume",
 )  # fmt: skip
 

@@ -25,6 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run one training, or a sweep with ``-m``; exits with status 1 when any job failed."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us; we show one line of our own
+    if os.environ.get("LOCAL_RANK", "0") != "0":  # another process of a distributed run
+        logger.setLevel(logging.WARNING)
     configuration.register_resolvers()
     jobs = _Jobs()
     try:
@@ -87,7 +89,7 @@ def _train(composed: DictConfig, folder: Path, overrides: list[str]) -> dict[str
     except Interrupted as stop:
         print(f"{stop}; to go on: python train.py resume={configuration.shown(stop.path)}")
         sys.exit(128 + stop.signum)
-    return report_run(run, config)
+    return report_run(run, config) if run.main else {}
 
 
 def _fail(message: str) -> None:

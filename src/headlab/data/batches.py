@@ -151,7 +151,7 @@ def divisible(batches: list[list[int]], ranks: int) -> list[list[int]]:
         rows = batches[fullest]
         if len(rows) < 2:
             raise HeadlabError(
-                f"{len(batches)} training sentences cannot be shared evenly by {ranks} processes; "
+                f"{len(batches)} sentences cannot be shared evenly by {ranks} processes; "
                 "lower trainer.devices"
             )
         half = len(rows) // 2
@@ -255,7 +255,8 @@ class EvaluationBatches:
     def __init__(self, pairs: EncodedPairs, max_tokens: int, rank: int = 0, ranks: int = 1) -> None:
         self.pairs = pairs
         batches = plan_batches(pairs.source_lengths, pairs.target_lengths, max_tokens)
-        self._batches = batches[rank::ranks]
+        # Equal numbers here too: a process without a batch would leave the others waiting.
+        self._batches = divisible(batches, ranks)[rank::ranks]
 
     def __len__(self) -> int:
         return len(self._batches)

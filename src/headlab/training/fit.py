@@ -40,6 +40,7 @@ class Run:
     logger: TensorBoardLogger
     step: int  # optimizer steps taken
     best_score: float | None  # of the number that callbacks.checkpoints.monitor names
+    main: bool  # whether this is the process that reports, of those of a distributed run
 
 
 def fit(config: dict[str, Any], folder: Path, resume: Path | None = None) -> Run:
@@ -66,6 +67,9 @@ def fit(config: dict[str, Any], folder: Path, resume: Path | None = None) -> Run
     _check_model(config)
     board = _logger(config, folder, raw)
     trainer = _trainer(config, folder, board)
+    checkpoints = next(c for c in trainer.callbacks if isinstance(c, Checkpoints))  # type: ignore[attr-defined]
+    if raw is not None:
+        _check_position(trainer, raw)
     tokenizers = Tokenizers.from_state(raw["headlab"]["tokenizers"]) if raw else None
     data = TranslationData(
         build_corpus(config["data"]),
@@ -89,14 +93,20 @@ def fit(config: dict[str, Any], folder: Path, resume: Path | None = None) -> Run
         config["loss"]["label_smoothing"],
         config,
     )
-    if raw is not None:
-        _check_position(trainer, raw)
     logger.info("%s", describe(model))
     logger.info("run folder: %s   (tensorboard --logdir %s)", folder, folder.parent)
     trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
-    checkpoints = next(c for c in trainer.callbacks if isinstance(c, Checkpoints))  # type: ignore[attr-defined]
     best = checkpoints.best if checkpoints.best.exists() else checkpoints.last
-    return Run(folder, best, module, data, board, trainer.global_step, checkpoints.best_score)
+    return Run(
+        folder,
+        best,
+        module,
+        data,
+        board,
+        step=trainer.global_step,
+        best_score=checkpoints.best_score,
+        main=trainer.is_global_zero,
+    )
 
 
 def describe(model: Transformer) -> str:
@@ -158,6 +168,8 @@ def _trainer(config: Mapping[str, Any], folder: Path, board: TensorBoardLogger) 
     epochs, steps = (config["trainer"].get(key) for key in ("max_epochs", "max_steps"))
     if (epochs is None or epochs < 1) and (steps is None or steps < 1):
         raise HeadlabError(f"trainer.max_epochs={epochs} must be at least 1")
+    if config["callbacks"].get("checkpoints") is None:
+        raise HeadlabError("callbacks.checkpoints cannot be null: nothing would be saved")
     callbacks = []
     for name, node in config["callbacks"].items():
         if node is not None:
