@@ -25,11 +25,11 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "argv", ["train.py"])
     configuration._new_folder.cache_clear()
     monkeypatch.setattr(Corpus, "load", lambda _: pytest.fail("the corpus was read"))
-    handlers, level = list(logging.getLogger().handlers), logging.getLogger("headlab").level
+    handlers, level = list(logging.getLogger().handlers), logging.getLogger().level
     yield
     GlobalHydra.instance().clear()
     logging.getLogger().handlers[:] = handlers  # Hydra sets up logging anew for each job
-    logging.getLogger("headlab").setLevel(level)
+    logging.getLogger().setLevel(level)
 
 
 @pytest.mark.parametrize(
