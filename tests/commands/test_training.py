@@ -129,3 +129,31 @@ def test_a_sweep(command, tiny, workplace, trained) -> None:
         raw = torch.load(job / "best.ckpt", weights_only=True)
         assert raw["headlab"]["model"]["heads"] == heads
         assert f"heads: {heads}" in (job / ".hydra" / "config.yaml").read_text()
+
+
+def test_validating_less_than_once_an_epoch(command, tiny, workplace) -> None:
+    done = command(
+        "train", *tiny, "data.train=pairs.tsv", "trainer.val_check_interval=1000", cwd=workplace
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.decode().splitlines()
+    assert re.match(
+        r"error: trainer\.val_check_interval=1000 is more than the \d+ batches of an epoch", line
+    )
+
+
+def test_a_training_that_diverges_says_so(command, tiny, workplace, tmp_path) -> None:
+    done = command(
+        "train",
+        *tiny,
+        "data.train=pairs.tsv",
+        "optimizer.lr=1.0e30",
+        "trainer.gradient_clip_val=null",
+        "trainer.max_epochs=1",
+        f"hydra.run.dir={tmp_path / 'run'}",
+        cwd=workplace,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert "val/loss is not a number: the training has diverged" in done.stdout.decode()
+    assert not (tmp_path / "run" / "best.ckpt").exists()
+    assert (tmp_path / "run" / "last.test.json").exists()

@@ -131,7 +131,13 @@ class Checkpoints(Checkpoint):
                 f"callbacks.checkpoints.monitor={self.monitor} is not measured; choose from "
                 + ", ".join(sorted(k for k in trainer.callback_metrics if k.startswith("val/")))
             )
-        if self._improved(float(score)):
+        loss = float(trainer.callback_metrics.get("val/loss", 0.0))
+        if math.isnan(loss):
+            logger.warning(
+                "val/loss is not a number: the training has diverged, and best.ckpt stays as it "
+                "is; a lower optimizer.lr or a longer schedule.warmup_steps may help"
+            )
+        elif self._improved(float(score)):
             self.best_score, self.best_step = float(score), trainer.global_step
             self._save(trainer, self.best)
         self._save(trainer, self.last)

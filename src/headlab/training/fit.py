@@ -79,6 +79,7 @@ def fit(config: dict[str, Any], folder: Path, resume: Path | None = None) -> Run
         **config["batches"],
     )
     tokenizers = data.prepare()
+    _check_interval(config["trainer"], data)
     L.seed_everything(config["seed"], verbose=False)
     model = Transformer(
         source_vocab_size=tokenizers.source.vocab_size,
@@ -186,6 +187,17 @@ def _trainer(config: Mapping[str, Any], folder: Path, board: TensorBoardLogger) 
         num_sanity_val_steps=0,
         enable_model_summary=False,
     )
+
+
+def _check_interval(trainer: Mapping[str, Any], data: TranslationData) -> None:
+    """Refuse to validate less often than once an epoch by accident."""
+    interval, batches = trainer.get("val_check_interval"), len(data.train_dataloader())
+    every = trainer.get("check_val_every_n_epoch", 1)
+    if isinstance(interval, int) and interval > batches and every is not None:
+        raise HeadlabError(
+            f"trainer.val_check_interval={interval} is more than the {batches} batches of an "
+            f"epoch; choose at most {batches}, or 1.0 for once an epoch"
+        )
 
 
 def _check_position(trainer: L.Trainer, raw: Mapping[str, Any]) -> None:
