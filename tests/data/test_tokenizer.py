@@ -1,5 +1,8 @@
 """Tokenizers: nothing is changed, nothing typed is a control symbol."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -75,6 +78,34 @@ def test_sampling_follows_its_seed(tokenizer: Tokenizer) -> None:
     assert drawn != tokenizer.sample_all(texts, 0.3, seed=8)
     assert drawn != tokenizer.encode_all(texts)
     assert tokenizer.decode_all(drawn) == texts
+
+
+def test_without_dropout_our_merges_are_sentencepieces(tokenizer: Tokenizer) -> None:
+    if tokenizer.kind == "bpe":
+        for text in [*TEXTS[:4], *AWKWARD, "the cathouse satmat l'amiable {count}"]:
+            assert tokenizer.sample_all([text], 0.0, seed=1) == [tokenizer.encode(text)]
+
+
+def test_the_kind_is_seen_in_the_model() -> None:
+    for kind in ("unigram", "bpe"):
+        assert train_tokenizer(TEXTS, kind=kind, **OPTIONS).kind == kind
+
+
+def test_sampling_is_the_same_in_every_process(tokenizer: Tokenizer, tmp_path) -> None:
+    (tmp_path / "model").write_bytes(tokenizer.model)
+    code = (
+        "import sys; from headlab.data.tokenizer import Tokenizer; "
+        "t = Tokenizer(open(sys.argv[1], 'rb').read()); "
+        "print(t.sample_all(['the cat sat on the mat', 'le chat est sur'], 0.3, 7))"
+    )
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / "model")], capture_output=True, check=True
+        ).stdout.decode()
+        for _ in range(2)
+    ]
+    here = tokenizer.sample_all(["the cat sat on the mat", "le chat est sur"], 0.3, 7)
+    assert runs[0] == runs[1] == f"{here}\n"
 
 
 def test_lowercase_travels_with_it() -> None:

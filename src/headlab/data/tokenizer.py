@@ -1,15 +1,17 @@
 """Subword tokenizers (SentencePiece), trained on the training split and kept in the checkpoint."""
 
+import functools
 import io
 import re
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import sentencepiece
 import torch
 
+from headlab.data.sampling import sample_bpe, sample_unigram
 from headlab.errors import HeadlabError
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
@@ -37,9 +39,17 @@ class Tokenizer:
         self.model = model
         self.lowercase = lowercase
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        self._space_mark = [
-            self._processor.piece_to_id(f"<0x{b:02X}>") for b in SPACE_MARK.encode()
-        ]
+        self._bytes = {b: self._processor.piece_to_id(f"<0x{b:02X}>") for b in range(256)}
+        self._space_mark = [self._bytes[b] for b in SPACE_MARK.encode()]
+
+    @functools.cached_property
+    def kind(self) -> str:
+        """ "unigram" or "bpe", as the model was trained."""
+        from sentencepiece import sentencepiece_model_pb2
+
+        proto = sentencepiece_model_pb2.ModelProto()
+        proto.ParseFromString(self.model)
+        return "bpe" if proto.trainer_spec.model_type == 2 else "unigram"
 
     @property
     def vocab_size(self) -> int:
@@ -55,38 +65,48 @@ class Tokenizer:
         return self._encode(texts)
 
     def sample_all(self, texts: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-        """Draw a random segmentation of each text (Kudo 2018; BPE-dropout, Provilkov et al. 2020).
+        """Draw a random segmentation of each text.
 
         Args:
             texts: the sentences.
             alpha: smoothing of the distribution over segmentations (unigram), or the probability
-                of dropping a merge (BPE).
-            seed: the same seed gives the same segmentations.
+                of passing over a merge (BPE); see ``headlab.data.sampling``.
+            seed: the same seed gives the same segmentations, in any process.
         """
-        # SentencePiece keeps one generator a thread and seeds it on first use in that thread:
-        # a fresh thread is the way to a reproducible draw, and one text at a time, because it
-        # hands lists of texts to threads of its own.
-        drawn: list[list[int]] = []
-
-        def draw() -> None:
-            sentencepiece.set_random_generator_seed(seed % 2**32)
-            for text in texts:
-                drawn.extend(self._encode([text], enable_sampling=True, nbest_size=-1, alpha=alpha))
-
-        thread = threading.Thread(target=draw)
-        thread.start()
-        thread.join()
+        generator = np.random.default_rng(seed)
+        merges = self._merges if self.kind == "bpe" else {}
+        drawn = []
+        for text in texts:
+            ids: list[int] = []
+            for i, part in enumerate(self._prepare(text).split(SPACE_MARK)):
+                ids += self._space_mark if i else []
+                if self.kind == "bpe":
+                    written = part.replace(" ", SPACE_MARK)
+                    ids += sample_bpe(merges, self._bytes, written, alpha, generator)
+                elif part:
+                    ids += sample_unigram(self._processor, part, alpha, generator)
+            drawn.append(ids)
         return drawn
 
-    def _encode(self, texts: Sequence[str], **options: Any) -> list[list[int]]:
-        prepared = [" " + (text.lower() if self.lowercase else text) for text in texts]
-        if len(prepared) == 1:
-            encoded = [self._processor.encode(prepared[0], **options)]
-        else:
-            encoded = self._processor.encode(prepared, **options)
+    @functools.cached_property
+    def _merges(self) -> dict[str, tuple[float, int]]:
+        processor = self._processor
+        ordinary = [
+            i
+            for i in range(self.vocab_size)
+            if not (processor.is_control(i) or processor.is_unknown(i) or processor.is_byte(i))
+        ]
+        return {processor.id_to_piece(i): (processor.get_score(i), i) for i in ordinary}
+
+    def _prepare(self, text: str) -> str:
+        return " " + (text.lower() if self.lowercase else text)
+
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+        prepared = [self._prepare(text) for text in texts]
+        encoded = self._processor.encode(prepared)
         for i, text in enumerate(prepared):
             if SPACE_MARK in text:  # would come back as a space; spell its bytes instead
-                parts = [self._processor.encode(t, **options) for t in text.split(SPACE_MARK)]
+                parts = self._processor.encode(text.split(SPACE_MARK))
                 encoded[i] = parts[0]
                 for part in parts[1:]:
                     encoded[i] = encoded[i] + self._space_mark + part
