@@ -1,6 +1,5 @@
 """Checkpoints: plain tensors and plain types, written atomically, never unpickled as code."""
 
-import pickle
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,23 +43,28 @@ def read_raw(path: str | Path) -> dict[str, Any]:
         HeadlabError: the file is missing, cut short, or not a Headlab checkpoint.
     """
     path = Path(path)
-    if not path.is_file():
+    try:
+        missing = not path.is_file()
+    except OSError as error:  # a name that cannot be one, such as a sentence
+        raise HeadlabError(f"no checkpoint at {str(path)[:60]}... ({error.strerror})") from None
+    if missing:
         there = sorted(str(p) for p in path.glob("**/*.ckpt")) if path.is_dir() else []
         hint = f"; did you mean {there[0]}?" if there else ""
         raise HeadlabError(f"no checkpoint at {path}{hint}")
     try:
         raw = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+    except Exception as error:  # whatever a damaged or foreign file makes the reader raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise HeadlabError(
             f"{path} is not a readable checkpoint ({reason[:120]}); it may be cut short or come "
             "from another program"
         ) from error
-    if not isinstance(raw, dict) or "headlab" not in raw or "state_dict" not in raw:
+    ours = isinstance(raw, dict) and isinstance(raw.get("headlab"), dict) and "state_dict" in raw
+    if not ours:
         raise HeadlabError(f"{path} was not written by Headlab")
-    if raw["headlab"]["format"] != FORMAT:
+    if raw["headlab"].get("format") != FORMAT:
         raise HeadlabError(
-            f"{path} has format {raw['headlab']['format']}, this version reads {FORMAT}; "
+            f"{path} has format {raw['headlab'].get('format')}, this version reads {FORMAT}; "
             "use the version of Headlab that wrote it"
         )
     return raw

@@ -9,7 +9,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-from headlab.cli import configuration
+from headlab.cli import configuration, resuming
 from headlab.cli.train import main
 from headlab.data.corpus import Corpus, build_corpus
 from headlab.errors import HeadlabError
@@ -72,6 +72,31 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         (["callbacks.checkpoints.mode=most"], "callbacks.checkpoints.mode=most: choose max or min"),
         (["callbacks.checkpoints=null"], "callbacks.checkpoints cannot be null"),
         (["resume=nowhere/last.ckpt"], "resume=nowhere/last.ckpt: no such file"),
+        (["decoding.beam=0"], "decoding.beam=0 must be at least 1"),
+        (["decoding.beam=abc"], "decoding.beam='abc': a valid integer was expected"),
+        (["decoding.max_ratio=-1"], "decoding.max_ratio=-1 must be a number of at least 0"),
+        (["decoding.length_penalty=100"], "decoding.length_penalty=100 must lie between"),
+        (["evaluation.validation_sentences=0"], "evaluation.validation_sentences=0 must be at"),
+        (["evaluation.samples=abc"], "evaluation.samples='abc': a valid integer was expected"),
+        (
+            ["callbacks.checkpoints.monitor=val/blue"],
+            "callbacks.checkpoints.monitor=val/blue is not measured; choose from val/loss, ",
+        ),
+        (["callbacks.validation_scores=null"], "callbacks.checkpoints.monitor=val/bleu is not"),
+        (["callbacks.checkpoints.every_n_steps=abc"], "callbacks.checkpoints.every_n_steps='abc'"),
+        (["loss.label_smoothing=abc"], "loss.label_smoothing='abc': a valid number was expected"),
+        (["position.max_length=abc"], "position.max_length='abc': a valid integer was expected"),
+        (["trainer.max_epochs=abc"], "trainer.max_epochs='abc': a valid integer was expected"),
+        (["trainer.accumulate_grad_batches=0"], "trainer.accumulate_grad_batches=0 must be above"),
+        (["trainer.val_check_interval=0"], "trainer.val_check_interval=0 must be above 0"),
+        (["attention.dropout=abc"], "attention.dropout='abc': a valid number was expected"),
+        (["attention.kv_heads=abc"], "attention.kv_heads='abc': a valid integer was expected"),
+        (["seed=-1"], "seed=-1 must lie between 0 and 4294967295"),
+        (["model=null"], ""),
+        (["~loss"], "loss=None: a group of keys was expected"),
+        (["~tokenizer.kind"], "tokenizer.kind is missing; give it a value"),
+        (["tokenizer.joint=no"], "tokenizer.joint='no': a valid boolean was expected"),
+        (["paths.data=null"], ""),
         (["--experimental-rerun", "x.pickle"], "--experimental-rerun would load a pickle"),
         (["model.heads=4@#%["], ""),
         (["position.kind=spiral"], "position.kind=spiral is not known; choose from sinusoidal"),
@@ -90,7 +115,8 @@ def test_one_line_and_status_1(overrides: list[str], message: str, capfd) -> Non
     assert len(lines) == 1, err
     assert lines[0].startswith(f"error: {message}")
     assert "pairs read" not in out  # before any data was read
-    assert not list(Path("outputs").glob("*/tensorboard/*")) if Path("outputs").exists() else True
+    assert not list(Path("outputs").glob("*/*.ckpt"))
+    assert not Path("outputs/latest").exists()
 
 
 def composed(*overrides: str) -> dict:
@@ -156,5 +182,6 @@ def test_targets_outside_the_tree_are_refused_from_a_checkpoint(
     config = composed()
     config["logger"]["_target_"] = "os.system"
     monkeypatch.setattr("headlab.checkpoint.read_raw", lambda _: {"headlab": {"config": config}})
+    monkeypatch.delenv(resuming.VARIABLE, raising=False)
     with pytest.raises(HeadlabError, match=r"logger\._target_=os\.system is not in the config"):
-        configuration.of_checkpoint(tmp_path / "last.ckpt", [])
+        resuming.of_checkpoint(tmp_path / "last.ckpt")

@@ -1,11 +1,11 @@
 """The ``headlab`` command."""
 
 import logging
-import os
 import sys
 
 import typer
 
+from headlab.cli import streams
 from headlab.cli.attend import attend
 from headlab.cli.evaluate import evaluate
 from headlab.cli.translate import translate
@@ -37,15 +37,17 @@ app.command()(attend)
 
 def main() -> None:
     """Run the command line; a mistake of the user's ends in one line and status 1."""
+    streams.prepare()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         app(standalone_mode=True)
     except HeadlabError as error:
         fail(error)
     except BrokenPipeError:
-        # The reader of our output has left (| head): nothing to say, and nothing to flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        streams.abandon_output()  # the reader has left (| head): nothing to say
+        sys.exit(141)
+    except OSError as error:
+        fail(HeadlabError(f"{error.filename or 'output'}: {error.strerror or error}"))
 
 
 def fail(error: HeadlabError) -> None:

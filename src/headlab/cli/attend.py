@@ -44,7 +44,9 @@ def attend(
     dpi: Annotated[
         int, typer.Option(min=20, max=600, help="Dots per inch; 8 million in all at most.")
     ] = 120,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. Default: all.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="CPU threads. Default: all.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
 ) -> None:
     """Translate a sentence and draw the attention of every head.

@@ -2,10 +2,12 @@
 
 import difflib
 import functools
+import importlib
 import inspect
 import itertools
 import re
 import time
+import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,16 +15,46 @@ from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import OverrideParseException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from headlab.errors import HeadlabError
 
-# What may change when training goes on from a checkpoint; anything else would make the saved
-# state wrong.
-CHANGEABLE = (
-    "trainer.", "callbacks.", "evaluation.", "decoding.", "threads", "keep_memory",
-    "data.path", "data.root", "resume",
+SECTIONS = (
+    "data", "tokenizer", "attention", "position", "model", "optimizer", "schedule", "trainer",
+    "callbacks", "logger", "batches", "loss", "decoding", "evaluation", "paths",
 )  # fmt: skip
+
+# Arguments that the program gives itself.
+FROM_ELSEWHERE = (
+    "model.source_vocab_size", "model.target_vocab_size", "batches.corpus", "batches.tokenizer",
+    "batches.seed", "schedule.total_steps", "tokenizer.texts",
+)  # fmt: skip
+
+# Types of the keys that are no constructor's arguments of ours.
+HINTS: dict[str, dict[str, Any]] = {
+    "": {"seed": int, "threads": int | None, "keep_memory": bool},
+    "tokenizer": {"joint": bool},
+    "position": {"kind": str, "max_length": int},
+    "loss": {"label_smoothing": float},
+    "paths": {"data": str, "outputs": str},
+    "data": {"root": str},
+    "decoding": {
+        "beam": int,
+        "length_penalty": float,
+        "max_ratio": float,
+        "max_extra": float,
+        "batch_tokens": int,
+    },
+    "evaluation": {"validation_sentences": int | None, "lowercase": bool, "samples": int},
+    "trainer": {
+        "max_epochs": int | None,
+        "max_steps": int,
+        "accumulate_grad_batches": int,
+        "gradient_clip_val": float | None,
+        "val_check_interval": int | float | str | None,
+        "log_every_n_steps": int,
+    },
+}
 
 
 def folder() -> Path:
@@ -65,82 +97,25 @@ def _slug(*parts: Any) -> str:
 
 
 def for_hydra(arguments: Sequence[str]) -> list[str]:
-    """The command line as Hydra should see it.
-
-    A sweep's jobs are named after what differs among them; ``resume=FILE`` works in the folder of
-    that run.
+    """The command line as Hydra takes it; a sweep's jobs are named after what differs among them.
 
     Raises:
-        HeadlabError: the file does not exist, or a sweep is asked for as well.
+        HeadlabError: an option of Hydra's that would load a pickle.
     """
     # Hydra's own parser takes no overrides after this flag.
-    arguments = sorted(arguments, key=lambda a: a not in ("-m", "--multirun"))
+    flags = [a for a in arguments if a in ("-m", "--multirun")]
+    arguments = [a for a in arguments if a not in flags]
     if any(a.split("=")[0] == "--experimental-rerun" for a in arguments):
         raise HeadlabError("--experimental-rerun would load a pickle; use resume=FILE")
-    sweep = bool({"-m", "--multirun"} & set(arguments))
-    if sweep:
-        overrides = [a for a in arguments if not a.startswith("-")]
-        parsed = OverridesParser.create().parse_overrides(overrides)
-        varied = {o.key_or_group for o in parsed if o.is_sweep_override()}
-        same = {o.key_or_group for o in parsed} - varied
-        arguments.append(
-            f"hydra.job.config.override_dirname.exclude_keys=[{','.join(sorted(same))}]"
-        )
-    given = [a.split("=", 1)[1] for a in arguments if a.startswith("resume=")]
-    given = [value.strip("'\"") for value in given]
-    if not given or given[-1] in ("null", ""):
+    if not flags:
         return arguments
-    path = Path(given[-1]).absolute()
-    if not path.is_file():
-        there = sorted(path.parent.glob("*.ckpt")) if path.parent.is_dir() else []
-        hint = f"; in that folder are {', '.join(p.name for p in there)}" if there else ""
-        raise HeadlabError(f"resume={given[-1]}: no such file{hint}")
-    if sweep:
-        raise HeadlabError("resume goes on with one run; take -m away")
-    quoted = str(path.resolve().parent).replace("\\", "\\\\").replace("'", "\\'")
-    return [*arguments, f"hydra.run.dir='{quoted}'", "hydra.output_subdir=null"]
-
-
-def of_checkpoint(path: Path, overrides: Sequence[str]) -> DictConfig:
-    """The configuration that a checkpoint was trained with, and the overrides that go with it.
-
-    Raises:
-        HeadlabError: an override would change what the saved state depends on, or the file is
-            not a checkpoint of ours.
-    """
-    from headlab.checkpoint import read_raw
-
-    saved = OmegaConf.create(read_raw(path)["headlab"]["config"])
-    known = _known_targets()
-    for key, target in _find(OmegaConf.to_container(saved), "_target_"):
-        if target not in known:
-            raise HeadlabError(f"{path}: {key}={target} is not in the configuration tree")
-    for override in OverridesParser.create().parse_overrides(list(overrides)):
-        key, value = override.key_or_group, override.value()
-        present = OmegaConf.select(saved, key, throw_on_missing=False)
-        if not key.startswith(CHANGEABLE):
-            if present == value:
-                continue
-            raise HeadlabError(
-                f"{key}={value} cannot change while going on from {shown(path)}, which has "
-                f"{key}={present}; start a new run, or take the override away"
-            )
-        OmegaConf.update(saved, key, value, force_add=True)
-    return saved
-
-
-def _known_targets() -> set[str]:
-    text = "\n".join(p.read_text(encoding="utf-8") for p in folder().glob("**/*.yaml"))
-    return set(re.findall(r"_target_:\s*(\S+)", text))
-
-
-def _find(tree: Any, wanted: str, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted key and value of every ``wanted`` in nested mappings."""
-    if isinstance(tree, Mapping):
-        for name, value in tree.items():
-            if name == wanted:
-                yield f"{key}{name}", value
-            yield from _find(value, wanted, f"{key}{name}.")
+    overrides = [a for a in arguments if "=" in a and not a.startswith("-")]
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    varied = {o.key_or_group for o in parsed if o.is_sweep_override()}
+    same = sorted({o.key_or_group for o in parsed} - varied)
+    name = f"hydra.job.config.override_dirname.exclude_keys=[{','.join(same)}]"
+    options = [a for a in arguments if a not in overrides]
+    return [*options, flags[0], *overrides, name]
 
 
 def anchor(config: dict[str, Any]) -> None:
@@ -167,33 +142,80 @@ def check(config: Mapping[str, Any]) -> None:
     Raises:
         HeadlabError: names the key, the value and what was expected.
     """
+    from headlab.attention import MultiHeadAttention
     from headlab.data.module import TranslationData
     from headlab.data.tokenizer import train_tokenizer
     from headlab.training.schedule import build_schedule
     from headlab.transformer import Transformer
 
+    for section in SECTIONS:
+        if not isinstance(config.get(section), Mapping):
+            raise HeadlabError(f"{section}={config.get(section)}: a group of keys was expected")
     _refuse_none(config, "")
     sections: dict[str, Callable[..., Any]] = {
         "model": Transformer.__init__,
+        "attention": MultiHeadAttention.__init__,
         "batches": TranslationData.__init__,
         "schedule": build_schedule,
         "tokenizer": train_tokenizer,
     }
     for section, built in sections.items():
         _check_types(section, config[section], typing.get_type_hints(built))
-    attention = inspect.signature(Transformer.__init__).parameters  # the keys of model
-    unknown = set(config["model"]) - set(attention)
+        for key, parameter in inspect.signature(built).parameters.items():
+            missing = parameter.default is inspect.Parameter.empty and key not in config[section]
+            if missing and f"{section}.{key}" not in FROM_ELSEWHERE and key != "self":
+                raise HeadlabError(f"{section}.{key} is missing; give it a value")
+    for section, hints in HINTS.items():
+        _check_types(section, config[section] if section else config, hints)
+    for name, node in config["callbacks"].items():
+        if node is not None and str(node.get("_target_")).startswith("headlab."):
+            module, _, attribute = node["_target_"].rpartition(".")
+            built = getattr(importlib.import_module(module), attribute).__init__
+            _check_types(f"callbacks.{name}", node, typing.get_type_hints(built))
+    keys = inspect.signature(Transformer.__init__).parameters
+    unknown = set(config["model"]) - set(keys)
     if unknown:
-        raise HeadlabError(f"model.{min(unknown)}: no such key; {nearest(min(unknown), attention)}")
-    top: dict[str, Any] = {"seed": int, "threads": int | None, "keep_memory": bool}
-    _check_types("", config, top)
+        raise HeadlabError(f"model.{min(unknown)}: no such key; {nearest(min(unknown), keys)}")
+    _check_ranges(config)
+
+
+def _check_ranges(config: Mapping[str, Any]) -> None:
+    """What would otherwise only show at the first validation, or deep inside Lightning."""
+    import torch
+
+    from headlab.decoding.hypothesis import length_norms, token_limits
+    from headlab.decoding.search import plan_batches
+
+    decoding: Any = config["decoding"]
+    list(plan_batches([1], decoding["batch_tokens"], decoding["beam"]))
+    table = types.SimpleNamespace(max_length=2)
+    token_limits(table, [[1]], decoding["max_ratio"], decoding["max_extra"])  # type: ignore[arg-type]
+    length_norms(1, decoding["length_penalty"], torch.zeros(1))
+    sentences = config["evaluation"]["validation_sentences"]
+    if sentences is not None and sentences < 1:
+        raise HeadlabError(f"evaluation.validation_sentences={sentences} must be at least 1")
+    if not 0 <= config["seed"] < 2**32:
+        raise HeadlabError(f"seed={config['seed']} must lie between 0 and {2**32 - 1}")
+    for key in ("val_check_interval", "accumulate_grad_batches", "log_every_n_steps"):
+        value = config["trainer"].get(key, 1)
+        if value is not None and value <= 0:
+            raise HeadlabError(f"trainer.{key}={value} must be above 0")
+    checkpoints = config["callbacks"].get("checkpoints") or {}
+    measured = ["val/loss", "val/perplexity"]
+    if config["callbacks"].get("validation_scores") is not None:
+        measured += ["val/bleu", "val/chrf"]
+    if checkpoints and checkpoints.get("monitor") not in measured:
+        raise HeadlabError(
+            f"callbacks.checkpoints.monitor={checkpoints.get('monitor')} is not measured; "
+            f"choose from {', '.join(measured)}"
+        )
 
 
 def _check_types(section: str, values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
     from pydantic import TypeAdapter, ValidationError
 
     for key, hint in hints.items():
-        if key not in values or key in ("corpus", "tokenizer", "tokenizers"):
+        if key not in values or key in ("corpus", "tokenizers"):
             continue
         try:
             TypeAdapter(hint).validate_python(values[key], strict=not isinstance(values[key], dict))
@@ -218,8 +240,15 @@ def nearest(word: str, known: Any) -> str:
 
 
 def explain(error: Exception) -> str:
-    """One line for what Hydra or OmegaConf found wrong."""
+    """One line for what Hydra, OmegaConf or the operating system found wrong."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename or 'output'}: {error.strerror}"
     text = str(error)
+    if isinstance(error, HeadlabError):
+        return text
+    inner = re.search(r"^(?:\w+Error) raised while resolving interpolation: (.*)", text)
+    if inner:
+        return inner.group(1)
     missing = re.search(r"Could not override '([^']+)'", text)
     if missing:
         return _explain_key(missing.group(1))
@@ -244,7 +273,7 @@ def _explain_key(key: str) -> str:
     same_section = [n for n in names if n.rpartition(".")[0] == key.rpartition(".")[0]]
     close = difflib.get_close_matches(key, names, n=1)
     if close:
-        return f"{key}: no such key; did you mean {close[0]}?"
+        return f"{key}: no such key; did you mean {close[0]}? (a new key is written +{key})"
     return f"{key}: no such key; choose from {', '.join(same_section or names[:12])}"
 
 

@@ -49,7 +49,9 @@ def evaluate(
     batch_tokens: Annotated[
         int | None, typer.Option(min=1, help="Source tokens translated at once; bounds the memory.")
     ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. Default: all.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="CPU threads. Default: all.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
 ) -> dict[str, Any]:
     """Score a checkpoint's translations with sacreBLEU, on raw text.

@@ -24,6 +24,8 @@ def choose_device(name: str) -> "torch.device":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
+        if device.type == "meta":  # holds no values
+            raise RuntimeError(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise HeadlabError(f"--device {name}: not available here; choose auto or cpu") from error

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,12 +10,10 @@ from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from headlab.cli import configuration
+from headlab.cli import configuration, resuming, streams
 from headlab.cli.report import report_run, report_sweep
 from headlab.errors import HeadlabError
 
@@ -28,16 +27,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if os.environ.get("LOCAL_RANK", "0") != "0":  # another process of a distributed run
         logger.setLevel(logging.WARNING)
     configuration.register_resolvers()
+    streams.prepare()
     jobs = _Jobs()
     try:
         # Lightning starts the other processes of a distributed run by this very command line.
-        sys.argv = [str(Path(__file__).resolve()), *configuration.for_hydra(arguments)]
+        arguments = resuming.for_hydra(configuration.for_hydra(arguments))
+        sys.argv = [str(Path(__file__).resolve()), *arguments]
         hydra.main(
             version_base="1.3", config_path=str(configuration.folder()), config_name="train"
         )(jobs.run)()
-    except HeadlabError as error:
-        _fail(str(error))
-    except (HydraException, OmegaConfBaseException) as error:
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        sys.exit(130)
+    except Exception as error:  # before or between the jobs: Hydra, the command line, the disk
         _fail(configuration.explain(error))
     if jobs.sweep:
         report_sweep(jobs.results)
@@ -63,33 +65,45 @@ class _Jobs:
         name = job.job.override_dirname
         if self.sweep:
             logger.info("job %s: %s", job.job.num, name)
+        # Paths are relative to where the user stands, also with hydra.job.chdir=true.
+        os.chdir(job.runtime.cwd)
+        folder = Path(job.runtime.output_dir)
         result = None
         try:
-            result = _train(composed, Path(job.runtime.output_dir), list(job.overrides.task))
+            result = _train(composed, folder)
         except HeadlabError as error:
             print(f"error: {name + ': ' if self.sweep else ''}{error}", file=sys.stderr, flush=True)
+            if not self.sweep and composed.resume is None:
+                _discard(folder)
+        except BrokenPipeError:
+            raise
         except Exception:
             logger.exception("%sfailed", f"{name}: " if self.sweep else "")
         self.results.append((name, result))
 
 
-def _train(composed: DictConfig, folder: Path, overrides: list[str]) -> dict[str, Any]:
+def _train(composed: DictConfig, folder: Path) -> dict[str, Any]:
     from headlab.training.checkpoints import Interrupted
-    from headlab.training.fit import fit, link_latest
+    from headlab.training.fit import fit
 
     resume = Path(composed.resume).absolute() if composed.resume is not None else None
     if resume is not None:
-        composed = configuration.of_checkpoint(resume, overrides)
+        composed = resuming.of_checkpoint(resume)
     config: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     configuration.check(config)
     configuration.anchor(config)
-    link_latest(folder, Path(config["paths"]["outputs"]))
     try:
         run = fit(config, folder, resume)
     except Interrupted as stop:
         print(f"{stop}; to go on: python train.py resume={configuration.shown(stop.path)}")
         sys.exit(128 + stop.signum)
     return report_run(run, config) if run.main else {}
+
+
+def _discard(folder: Path) -> None:
+    """Remove the folder of a run that failed before it had anything to keep."""
+    if not [*folder.glob("*.ckpt"), *folder.glob("tensorboard/*")]:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _fail(message: str) -> None:

@@ -47,7 +47,7 @@ class Tokenizer:
         """ "unigram" or "bpe", as the model was trained."""
         from sentencepiece import sentencepiece_model_pb2
 
-        proto = sentencepiece_model_pb2.ModelProto()
+        proto = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
         proto.ParseFromString(self.model)
         return "bpe" if proto.trainer_spec.model_type == 2 else "unigram"
 

@@ -18,6 +18,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from headlab.checkpoint import read_raw
 from headlab.errors import HeadlabError
 from headlab.files import replace_file
+from headlab.training.module import TranslationModule
 
 logger = logging.getLogger("headlab")
 
@@ -71,7 +72,8 @@ class Checkpoints(Checkpoint):
         self.monitor, self.mode, self.every_n_steps = monitor, mode, every_n_steps
         self.best_score: float | None = None
         self.best_step = 0
-        self._saved_step = -1
+        self._saved_step = 0
+        self._owed = False
         self._signal: int | None = None
         self._handlers: dict[int, Any] = {}
         self._random_states: list[dict[str, Any]] | None = None
@@ -108,18 +110,23 @@ class Checkpoints(Checkpoint):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """Save on the beat, or because a signal came."""
+        """Save on the beat, or because a signal came.
+
+        Never within a window of accumulated batches: their gradients are not in a checkpoint. And
+        not at the end of an epoch, which ``on_validation_end`` or ``on_train_epoch_end`` saves.
+        """
         loop = trainer.fit_loop
+        assert loop._data_fetcher is not None
+        if _module(pl_module).mid_step or trainer.is_last_batch:
+            return
+        if loop.epoch_loop._should_check_val_fx(loop._data_fetcher):
+            return
         stopping = self._asked_to_stop(trainer)
         step = trainer.global_step
         on_beat = self.every_n_steps > 0 and step % self.every_n_steps == 0
-        if not (stopping or (on_beat and step != self._saved_step)):
-            return
-        assert loop._data_fetcher is not None
-        if loop.epoch_loop._should_check_val_fx(loop._data_fetcher):
-            return  # saved in on_validation_end
-        self._save(trainer, self.last)
-        self._stop_if(trainer, stopping)
+        if stopping or self._owed or (on_beat and step != self._saved_step):
+            self._save(trainer, self.last)
+            self._stop_if(trainer, stopping)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save the newest state, and the best one when it is."""
@@ -140,6 +147,9 @@ class Checkpoints(Checkpoint):
         elif self._improved(float(score)):
             self.best_score, self.best_step = float(score), trainer.global_step
             self._save(trainer, self.best)
+        if _module(pl_module).mid_step:
+            self._owed = True  # saved when the window of accumulated batches closes
+            return
         self._save(trainer, self.last)
         self._stop_if(trainer, self._asked_to_stop(trainer))
 
@@ -150,9 +160,19 @@ class Checkpoints(Checkpoint):
         """
         if self._saved_step != trainer.global_step:
             self._save(trainer, self.last)
+            self._stop_if(trainer, self._asked_to_stop(trainer))
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Give the signals back."""
+        self._restore_handlers()
+
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
+        """Give the signals back: Lightning does not call ``teardown`` after an exception."""
+        self._restore_handlers()
+
+    def _restore_handlers(self) -> None:
         for signum, handler in self._handlers.items():
             signal.signal(signum, handler)
         self._handlers = {}
@@ -167,7 +187,8 @@ class Checkpoints(Checkpoint):
 
     def _save(self, trainer: L.Trainer, path: Path) -> None:
         trainer.save_checkpoint(path)
-        self._saved_step = trainer.global_step
+        if path == self.last:
+            self._saved_step, self._owed = trainer.global_step, False
 
     # -- signals --------------------------------------------------------------------------------
 
@@ -216,6 +237,11 @@ class Checkpoints(Checkpoint):
         """Keep the random states until training begins: set-up may draw numbers of its own."""
         self._random_states = checkpoint["random_states"]
         self._saved_step = checkpoint["global_step"]
+
+
+def _module(module: L.LightningModule) -> TranslationModule:
+    assert isinstance(module, TranslationModule)
+    return module
 
 
 def random_state() -> dict[str, Any]:

@@ -68,8 +68,7 @@ def fit(config: dict[str, Any], folder: Path, resume: Path | None = None) -> Run
     board = _logger(config, folder, raw)
     trainer = _trainer(config, folder, board)
     checkpoints = next(c for c in trainer.callbacks if isinstance(c, Checkpoints))  # type: ignore[attr-defined]
-    if raw is not None:
-        _check_position(trainer, raw)
+    finished = raw is not None and _finished(trainer, raw)
     tokenizers = Tokenizers.from_state(raw["headlab"]["tokenizers"]) if raw else None
     data = TranslationData(
         build_corpus(config["data"]),
@@ -79,6 +78,12 @@ def fit(config: dict[str, Any], folder: Path, resume: Path | None = None) -> Run
         **config["batches"],
     )
     tokenizers = data.prepare()
+    corpus = data.corpus.cache_folder().name
+    if raw is not None and raw["headlab"]["corpus"] != corpus:
+        raise HeadlabError(
+            f"the corpus is not the one that {resume} was trained on ({corpus} now, "
+            f"{raw['headlab']['corpus']} then); restore its files, or start a new run"
+        )
     _check_interval(config["trainer"], data)
     L.seed_everything(config["seed"], verbose=False)
     model = Transformer(
@@ -93,10 +98,16 @@ def fit(config: dict[str, Any], folder: Path, resume: Path | None = None) -> Run
         config["schedule"],
         config["loss"]["label_smoothing"],
         config,
+        corpus,
     )
     logger.info("%s", describe(model))
     logger.info("run folder: %s   (tensorboard --logdir %s)", folder, folder.parent)
-    trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
+    link_latest(folder, Path(config["paths"]["outputs"]))
+    if finished and raw is not None:
+        step, best_score = raw["global_step"], raw["callbacks"][checkpoints.state_key]["best_score"]
+    else:
+        trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
+        step, best_score = trainer.global_step, checkpoints.best_score
     best = checkpoints.best if checkpoints.best.exists() else checkpoints.last
     return Run(
         folder,
@@ -104,8 +115,8 @@ def fit(config: dict[str, Any], folder: Path, resume: Path | None = None) -> Run
         module,
         data,
         board,
-        step=trainer.global_step,
-        best_score=checkpoints.best_score,
+        step=step,
+        best_score=best_score,
         main=trainer.is_global_zero,
     )
 
@@ -160,7 +171,8 @@ def build(key: str, node: Mapping[str, Any], **arguments: Any) -> Any:
 def _logger(config: Mapping[str, Any], folder: Path, raw: Mapping[str, Any] | None) -> Any:
     # What an interrupted run logged after its last checkpoint is logged again: TensorBoard drops
     # the old points from purge_step on.
-    purge = {} if raw is None else {"purge_step": raw["global_step"] + 1}
+    # A fresh run says so too: TensorBoard takes the first such mark for the beginning.
+    purge = {"purge_step": 0 if raw is None else raw["global_step"] + 1}
     place = {"save_dir": str(folder), "name": "", "version": "tensorboard"}
     return build("logger", config["logger"], default_hp_metric=False, **place, **purge)
 
@@ -200,8 +212,8 @@ def _check_interval(trainer: Mapping[str, Any], data: TranslationData) -> None:
         )
 
 
-def _check_position(trainer: L.Trainer, raw: Mapping[str, Any]) -> None:
-    """Refuse to go on with a run that has come to its end, and say how to extend it."""
+def _finished(trainer: L.Trainer, raw: Mapping[str, Any]) -> bool:
+    """Whether a run has come to its end; says how to extend it."""
     step, loops = raw["global_step"], raw["loops"]["fit_loop"]
     epochs, batches = loops["epoch_progress"]["current"], loops["epoch_loop.batch_progress"]
     whole = batches["is_last_batch"] and batches["current"]["completed"] > 0
@@ -211,10 +223,13 @@ def _check_position(trainer: L.Trainer, raw: Mapping[str, Any]) -> None:
         ("max_steps", trainer.max_steps, step),
     ):
         if limit is not None and 0 <= limit <= reached:
-            raise HeadlabError(
-                f"this run has finished its trainer.{key}={limit} (step {step:,}); "
-                f"to go on, add trainer.{key}={limit * 2}"
+            logger.info(
+                "this run has finished its trainer.%s=%d (step %s); it is scored again. To train "
+                "on, add trainer.%s=%d",
+                *(key, limit, f"{step:,}", key, limit * 2),
             )
+            return True
+    return False
 
 
 def _quieten() -> None:

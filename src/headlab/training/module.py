@@ -34,6 +34,7 @@ class TranslationModule(L.LightningModule):
         schedule: keyword arguments of ``build_schedule``, but for the total number of steps.
         label_smoothing: mass taken from the target, in [0, 1).
         config: the run's whole configuration, plain types, for the checkpoint.
+        corpus: what identifies the pairs; going on with others would not be the same run.
     """
 
     def __init__(
@@ -44,18 +45,24 @@ class TranslationModule(L.LightningModule):
         schedule: Mapping[str, Any],
         label_smoothing: float,
         config: dict[str, Any],
+        corpus: str = "",
     ) -> None:
         super().__init__()
         check_smoothing(label_smoothing)
         self.model, self.tokenizers = model, tokenizers
         self.optimizer_factory, self.schedule = optimizer, dict(schedule)
-        self.label_smoothing, self.config = label_smoothing, config
+        self.label_smoothing, self.config, self.corpus = label_smoothing, config, corpus
         self.validation_translations: list[str] | None = None
         self._step_tokens: list[int] = []  # of the batches accumulated into the coming step
         self._since_log = _Running()
         self._validation = torch.zeros(3, dtype=torch.float64)
         self._validation_started = 0.0
         self._gradient_norm = torch.zeros(())
+
+    @property
+    def mid_step(self) -> bool:
+        """Whether batches have been accumulated into a step that is still to come."""
+        return bool(self._step_tokens)
 
     def loss_sums(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Smoothed loss and negative log-likelihood of a batch, summed over real tokens."""
@@ -95,8 +102,11 @@ class TranslationModule(L.LightningModule):
         accumulated = self.trainer.accumulate_grad_batches
         if accumulated > 1 or world > 1:
             torch._foreach_mul_(gradients, float(mine * world * accumulated / total))
-        limit = gradient_clip_val or math.inf
+        by_value = gradient_clip_algorithm == "value"
+        limit = math.inf if by_value or not gradient_clip_val else gradient_clip_val
         self._gradient_norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
+        if by_value and gradient_clip_val:
+            torch.nn.utils.clip_grad_value_(parameters, gradient_clip_val)
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Step; then log the averages since the last log, every trainer.log_every_n_steps steps.
@@ -179,13 +189,12 @@ class TranslationModule(L.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what rebuilds the model from the file alone, and unfinished averages."""
         checkpoint["headlab"] = contents(self.model, self.tokenizers, self.config)
+        checkpoint["headlab"]["corpus"] = self.corpus
         checkpoint["headlab"]["since_log"] = self._since_log.state()
-        checkpoint["headlab"]["step_tokens"] = list(self._step_tokens)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take back the unfinished averages."""
         self._since_log = _Running(**checkpoint["headlab"]["since_log"])
-        self._step_tokens = list(checkpoint["headlab"]["step_tokens"])
 
 
 def check_smoothing(label_smoothing: float) -> None:

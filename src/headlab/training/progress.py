@@ -1,5 +1,6 @@
 """The progress of a training: a bar on a terminal, plain lines everywhere else."""
 
+import contextlib
 import math
 import os
 import sys
@@ -186,7 +187,9 @@ def _clock(seconds: float) -> str:
 
 
 def _print(line: str) -> None:
-    print(line, flush=True)
+    # Whoever reads the lines may leave (| head); the training must not end for that.
+    with contextlib.suppress(OSError, ValueError):
+        print(line, flush=True)
 
 
 def _is_terminal() -> bool:
