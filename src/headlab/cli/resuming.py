@@ -71,7 +71,8 @@ def of_checkpoint(path: Path) -> DictConfig:
 
     saved = OmegaConf.create(read_raw(path)["headlab"]["config"])
     texts = json.loads(os.environ.get(VARIABLE, "[]"))
-    overrides = OverridesParser.create().parse_overrides(texts)
+    parsed = OverridesParser.create().parse_overrides(texts)
+    overrides = {o.key_or_group: o for o in parsed}.values()  # the last word on each key
     known = _known_targets() | {
         str(o.value()) for o in overrides if o.key_or_group.endswith("_target_")
     }
