@@ -22,7 +22,7 @@ def report_run(run: Run, config: Mapping[str, Any]) -> dict[str, Any]:
         The final numbers: parameters, ``val_bleu`` (when it was measured), ``test_bleu``, ...
     """
     checkpoint = Path(shown(run.checkpoint))
-    print(f"\ntest split, {checkpoint}:")
+    print(f"test split, {checkpoint}:")
     results = evaluate(checkpoint, split="test", threads=config["threads"], device="auto")
     lines = checkpoint.with_name(results["hypotheses"]).read_text("utf-8").split("\n")
     sources, references = run.data.texts["test"]

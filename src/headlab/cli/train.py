@@ -75,8 +75,6 @@ class _Jobs:
             print(f"error: {name + ': ' if self.sweep else ''}{error}", file=sys.stderr, flush=True)
             if not self.sweep and composed.resume is None:
                 _discard(folder)
-        except BrokenPipeError:
-            raise
         except Exception:
             logger.exception("%sfailed", f"{name}: " if self.sweep else "")
         self.results.append((name, result))
@@ -97,7 +95,13 @@ def _train(composed: DictConfig, folder: Path) -> dict[str, Any]:
     except Interrupted as stop:
         print(f"{stop}; to go on: python train.py resume={configuration.shown(stop.path)}")
         sys.exit(128 + stop.signum)
-    return report_run(run, config) if run.main else {}
+    if not run.main:
+        return {}
+    try:
+        print(flush=True)
+    except OSError:  # nobody reads on, but the scores are still to be written
+        streams.abandon_output()
+    return report_run(run, config)
 
 
 def _discard(folder: Path) -> None:
