@@ -133,7 +133,7 @@ def _read_split(loaded: "Loaded", split: str) -> tuple[list[str], list[str]]:
     from headlab.data.corpus import build_corpus
 
     config = dict(loaded.config["data"])
-    if "root" in config and not Path(config["root"]).exists():
+    if "root" in config and not Path(config["root"]).parent.exists():
         config["root"] = "data"  # the checkpoint came from another machine: cache here
     pairs = build_corpus(config).load()[split]
     return list(pairs["source"]), list(pairs["target"])
