@@ -78,6 +78,16 @@ def curves(run: Path) -> dict[str, list[tuple[int, float]]]:
     return shown
 
 
+def assert_same(run: Path, whole: Path) -> None:
+    """The resumed run ended as the uninterrupted one: steps, weights, averages, curves."""
+    expected, resumed = read(whole), read(run)
+    assert resumed["global_step"] == expected["global_step"]
+    for part in ("state_dict", "current_model_state"):
+        for key, tensor in expected[part].items():
+            assert torch.equal(resumed[part][key], tensor), key
+    assert curves(run) == curves(whole)
+
+
 @pytest.fixture(scope="module")
 def whole(command, tiny, workplace, trained) -> Path:
     """The run that nothing interrupted."""
@@ -107,12 +117,7 @@ def test_resumed_equals_uninterrupted(
     done = command("train", f"resume={name}", cwd=tmp_path)
     assert done.returncode == 0, done.stderr.decode()
     assert not list(tmp_path.iterdir())  # it went on in the folder of its run
-    expected, resumed = read(whole), read(run)
-    assert resumed["global_step"] == final
-    for part in ("state_dict", "current_model_state"):
-        for key, tensor in expected[part].items():
-            assert torch.equal(resumed[part][key], tensor), key
-    assert curves(run) == curves(whole)
+    assert_same(run, whole)
 
 
 def test_going_on_beyond_the_end(whole, command, workplace) -> None:
@@ -173,12 +178,7 @@ def test_killed_twice(options, command, tiny, workplace, environment, tmp_path) 
             start = [f"resume={run / 'last.ckpt'}"]
         done = command("train", *start, cwd=workplace)
         assert done.returncode == 0, done.stderr.decode()
-        expected, resumed = read(whole), read(run)
-        assert resumed["global_step"] == final
-        for part in ("state_dict", "current_model_state"):
-            for key, tensor in expected[part].items():
-                assert torch.equal(resumed[part][key], tensor), key
-        assert curves(run) == curves(whole)
+        assert_same(run, whole)
         shutil.rmtree(run)
 
 

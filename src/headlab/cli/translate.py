@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from headlab.cli import streams
 from headlab.cli.shared import choose_device, progress_bar, set_threads
 from headlab.errors import HeadlabError
 
@@ -96,8 +97,8 @@ def _write(data: bytes) -> None:
     except BrokenPipeError:
         # The reader has seen enough (``| head``). Python would flush once more while it exits:
         # that must not meet the broken pipe again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        streams.abandon_output()
         raise typer.Exit(EXIT_BROKEN_PIPE) from None
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        streams.abandon_output()
         raise HeadlabError(f"standard output: cannot be written ({error.strerror})") from None

@@ -58,11 +58,19 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of the pieces of ``text``, without BOS and EOS."""
-        return self._encode([text])[0]
+        return self.encode_all([text])[0]
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """``encode`` for many texts in one call."""
-        return self._encode(texts)
+        prepared = [self._prepare(text) for text in texts]
+        encoded = self._processor.encode(prepared)
+        for i, text in enumerate(prepared):
+            if SPACE_MARK in text:  # would come back as a space; spell its bytes instead
+                parts = self._processor.encode(text.split(SPACE_MARK))
+                encoded[i] = parts[0]
+                for part in parts[1:]:
+                    encoded[i] = encoded[i] + self._space_mark + part
+        return encoded
 
     def sample_all(self, texts: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
         """Draw a random segmentation of each text.
@@ -100,17 +108,6 @@ class Tokenizer:
 
     def _prepare(self, text: str) -> str:
         return " " + (text.lower() if self.lowercase else text)
-
-    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
-        prepared = [self._prepare(text) for text in texts]
-        encoded = self._processor.encode(prepared)
-        for i, text in enumerate(prepared):
-            if SPACE_MARK in text:  # would come back as a space; spell its bytes instead
-                parts = self._processor.encode(text.split(SPACE_MARK))
-                encoded[i] = parts[0]
-                for part in parts[1:]:
-                    encoded[i] = encoded[i] + self._space_mark + part
-        return encoded
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of the ids; control ids are skipped."""
