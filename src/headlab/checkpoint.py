@@ -8,6 +8,7 @@ import torch
 
 from headlab.data.tokenizer import Tokenizers
 from headlab.errors import HeadlabError
+from headlab.files import replace_file
 from headlab.transformer import Transformer
 
 FORMAT = 1  # raise it when older checkpoints can no longer be read
@@ -91,3 +92,24 @@ def read_checkpoint(path: str | Path, device: str | torch.device = "cpu") -> Loa
     tokenizers = Tokenizers.from_state(described["tokenizers"])
     model = model.to(device).eval()
     return Loaded(model, tokenizers, described["config"], int(raw["global_step"]), Path(path))
+
+
+def save_checkpoint(path: str | Path, loaded: Loaded, model: Transformer) -> None:
+    """Write ``model`` as a checkpoint of its own: ``loaded`` with other weights, or fewer heads.
+
+    It holds no state of the training; a new run can start from it.
+
+    Args:
+        path: replaced whole or not at all.
+        loaded: where tokenizers, configuration and step come from.
+        model: the network; its missing heads go into the configuration, ``model.ablate``.
+    """
+    config = dict(loaded.config)
+    config["model"] = {**config.get("model", {}), "ablate": list(model.hparams["ablate"])}
+    weights = {MODEL_PREFIX + name: tensor for name, tensor in model.state_dict().items()}
+    raw = {
+        "headlab": contents(model, loaded.tokenizers, config),
+        "state_dict": weights,
+        "global_step": loaded.step,
+    }
+    replace_file(path, lambda file: torch.save(raw, file))

@@ -1,21 +1,21 @@
 """How good translations are: BLEU and chrF through sacreBLEU, and the loss on the references."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from headlab.data.tokenizer import BOS, EOS, PAD
-from headlab.decoding.hypothesis import pad_sources
+from headlab.decoding.hypothesis import encode_sources, pad_sources
 from headlab.decoding.search import BATCH_TOKENS, plan_batches
 from headlab.errors import HeadlabError
 
 if TYPE_CHECKING:
-    from headlab.transformer import Transformer
+    from headlab.transformer import Encoded, Gates, Transformer
 
 # Languages written without spaces, whose words sacreBLEU's standard tokenizer cannot find.
 CHARACTER_LANGUAGES = ("ja", "th", "lo", "km", "my", "bo")
@@ -114,6 +114,20 @@ def bleu_tokenizer(language: str) -> str:
     return "char" if code in CHARACTER_LANGUAGES else "13a"
 
 
+def scoring_options(config: Mapping[str, Any], lowercase: bool | None = None) -> tuple[bool, str]:
+    """Whether to score without case, and sacreBLEU's tokenizer, for a checkpoint's configuration.
+
+    Args:
+        config: the configuration.
+        lowercase: in place of what it says; None: as it says.
+    """
+    configured = config.get("evaluation") or {}
+    if lowercase is None:
+        lowercase = bool(configured.get("lowercase", False))
+    language = str((config.get("data") or {}).get("target", ""))
+    return lowercase, configured.get("tokenize") or bleu_tokenizer(language)
+
+
 @dataclass(frozen=True)
 class ReferenceLoss:
     """How surprised the model is by the references.
@@ -134,7 +148,6 @@ class ReferenceLoss:
         return math.exp(self.nll) if self.nll < 700 else math.inf
 
 
-@torch.inference_mode()
 def reference_loss(
     model: "Transformer",
     pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
@@ -142,34 +155,64 @@ def reference_loss(
 ) -> ReferenceLoss | None:
     """Mean loss per target token under teacher forcing, without label smoothing.
 
+    Arguments as for ``sentence_losses``; None when no pair is left to measure.
+    """
+    found = sentence_losses(model, pairs, batch_tokens)
+    measured = [one for one in found if one is not None]
+    if not measured:
+        return None
+    tokens = sum(count for _, count in measured)
+    nll = sum(loss for loss, _ in measured) / tokens
+    return ReferenceLoss(nll, tokens, len(pairs) - len(measured))
+
+
+@torch.inference_mode()
+def sentence_losses(
+    model: "Transformer",
+    pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+    batch_tokens: int = BATCH_TOKENS,
+    gates: "Gates | None" = None,
+    memory: "dict[int, Encoded] | None" = None,
+) -> list[tuple[float, int] | None]:
+    """Negative log-likelihood of each reference under teacher forcing, without label smoothing.
+
     Args:
         model: in evaluation mode.
         pairs: source and target pieces, without BOS and EOS.
         batch_tokens: tokens of the longer side in a batch, padding counted.
+        gates: a factor for each head's output, see ``Transformer``.
+        memory: the encoder's output by batch, filled where it is empty and read where it is not:
+            for calls with the same pairs and encoder, which then runs once.
 
     Returns:
-        None when no pair is left to measure.
+        For each pair the sum over its target tokens (EOS counted), in nats, and their number; or
+        None where a side is longer than the model has positions for.
     """
     limit = math.inf if model.max_length is None else model.max_length
-    kept = [pair for pair in pairs if max(len(side) for side in pair) + 1 <= limit]
-    if not kept:
-        return None
+    kept = [i for i, pair in enumerate(pairs) if max(len(side) for side in pair) + 1 <= limit]
+    lengths = [max(len(side) for side in pairs[i]) + 1 for i in kept]
     device = next(model.parameters()).device
-    lengths = [max(len(side) for side in pair) + 1 for pair in kept]
-    total, tokens = 0.0, 0
-    for batch in plan_batches(lengths, batch_tokens):
-        output = pad_sources([kept[i][1] for i in batch], device)
-        source = pad_sources([kept[i][0] for i in batch], device)
-        logits = model(source, _shift_right(output))
-        losses = F.cross_entropy(
-            logits.flatten(0, 1).float(), output.flatten(), ignore_index=PAD, reduction="none"
-        )
-        total += float(losses.double().sum())
-        tokens += int((output != PAD).sum())
-    return ReferenceLoss(total / tokens, tokens, len(pairs) - len(kept))
+    found: list[tuple[float, int] | None] = [None] * len(pairs)
+    for number, batch in enumerate(plan_batches(lengths, batch_tokens)):
+        rows = [kept[i] for i in batch]
+        output = pad_sources([pairs[i][1] for i in rows], device)
+        encoded = None if memory is None else memory.get(number)
+        if encoded is None:
+            encoded = encode_sources(model, [pairs[i][0] for i in rows], gates)
+        if memory is not None:
+            memory[number] = encoded
+        real = output != PAD
+        hidden = model.decode(shift_right(output), encoded, gates=gates).hidden[real]
+        losses = F.cross_entropy(model.logits(hidden).float(), output[real], reduction="none")
+        sentence = real.nonzero()[:, 0]
+        sums = torch.zeros(len(rows), dtype=torch.float64, device=device)
+        sums.index_add_(0, sentence, losses.double())
+        for i, loss, count in zip(rows, sums.tolist(), real.sum(dim=1).tolist(), strict=True):
+            found[i] = loss, count
+    return found
 
 
-def _shift_right(output: Tensor) -> Tensor:
+def shift_right(output: Tensor) -> Tensor:
     """Decoder targets (pieces, EOS, padding) to decoder inputs (BOS, pieces, padding)."""
     start = torch.full_like(output[:, :1], BOS)
     return torch.cat([start, output[:, :-1].masked_fill(output[:, :-1] == EOS, PAD)], dim=1)

@@ -1,8 +1,9 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017), from token ids to logits."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -15,10 +16,13 @@ from headlab.attention import (
 )
 from headlab.dropout import Dropout
 from headlab.errors import HeadlabError
+from headlab.head_names import SITES, Head, heads_of, parse_heads
 
 PAD = 0  # the id that fills rows; the tokenizer reserves it
 
-Gates = Mapping[str, Tensor]  # site -> (layers, heads)
+# A factor for each head's output: site -> (layers, heads) or (layers, batch, heads), by the heads'
+# numbers, whether or not a layer has them all. A site that is not named is left as it is.
+Gates = Mapping[str, Tensor]
 
 
 class Encoded(NamedTuple):
@@ -183,6 +187,8 @@ class Transformer(nn.Module):
         source_vocab_size, target_vocab_size: numbers of token ids; id 0 is padding.
         d_model: width of embeddings and of every layer's input and output.
         heads: attention heads of every layer.
+        ablate: heads not to build, by name, such as ``cross.2.0`` or ``encoder.0-1.*``; the model
+            is the same as one with these heads' gates at 0.
         encoder_layers, decoder_layers: depths.
         feed_forward: inner width of the feed-forward networks.
         activation: "relu", "gelu" or "swiglu".
@@ -193,6 +199,10 @@ class Transformer(nn.Module):
             target and output; "none" shares nothing.
         attention: further arguments of ``MultiHeadAttention`` (kv_heads, head_dim, ...).
         position: ``kind`` ("sinusoidal", "learned") and its arguments (max_length).
+
+    Attributes:
+        kept: site -> for each layer the numbers of the heads that it has.
+        hparams: the arguments, which rebuild the model.
 
     Raises:
         HeadlabError: sizes that do not fit together, named by configuration key.
@@ -205,6 +215,7 @@ class Transformer(nn.Module):
         target_vocab_size: int,
         d_model: int = 128,
         heads: int = 8,
+        ablate: Sequence[str] = (),
         encoder_layers: int = 4,
         decoder_layers: int = 4,
         feed_forward: int = 256,
@@ -217,7 +228,7 @@ class Transformer(nn.Module):
         position: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        attention = dict(attention or {})
+        attention, ablate = dict(attention or {}), list(ablate)
         position = dict(position or {"kind": "sinusoidal", "max_length": 256})
         arguments = locals()
         self.hparams: dict[str, Any] = {
@@ -229,8 +240,12 @@ class Transformer(nn.Module):
         self.max_length: int | None = position.get("max_length")
         residual = {"d_model": d_model, "norm": norm, "dropout": dropout}
 
-        def attend() -> MultiHeadAttention:
-            return MultiHeadAttention(d_model, heads, **attention)
+        depths = dict(zip(SITES, (encoder_layers, decoder_layers, decoder_layers), strict=True))
+        self.kept = _kept_heads(depths, heads, ablate)
+
+        def attend(site: str, layer: int) -> MultiHeadAttention:
+            kept = self.kept[site][layer]
+            return MultiHeadAttention(d_model, heads, kept=kept, **attention)
 
         def feed() -> FeedForward:
             return FeedForward(d_model, feed_forward, activation, feed_forward_dropout)
@@ -239,10 +254,12 @@ class Transformer(nn.Module):
             self.source_position = build_position(d_model=d_model, **position)
             self.target_position = build_position(d_model=d_model, **position)
             self.encoder = nn.ModuleList(
-                EncoderLayer(attend(), feed(), **residual) for _ in range(encoder_layers)
+                EncoderLayer(attend("encoder", i), feed(), **residual)
+                for i in range(encoder_layers)
             )
             self.decoder = nn.ModuleList(
-                DecoderLayer(attend(), attend(), feed(), **residual) for _ in range(decoder_layers)
+                DecoderLayer(attend("decoder", i), attend("cross", i), feed(), **residual)
+                for i in range(decoder_layers)
             )
             self.dropout = Dropout(dropout)
         except (TypeError, ValueError) as error:
@@ -267,6 +284,17 @@ class Transformer(nn.Module):
                     nn.init.xavier_uniform_(linear.weight)
                     nn.init.zeros_(linear.bias)
 
+    @property
+    def head_names(self) -> list[Head]:
+        """All heads that the model has, by site, layer and number."""
+        return heads_of(self.kept)
+
+    def attentions(self, site: str) -> list[MultiHeadAttention]:
+        """The attention of each layer at "encoder", "decoder" (masked) or "cross"."""
+        layers = self.encoder if site == "encoder" else self.decoder
+        name = "cross_attention" if site == "cross" else "self_attention"
+        return [getattr(layer, name) for layer in layers]
+
     def encode(
         self, source: Tensor, gates: Gates | None = None, need_weights: bool = False
     ) -> Encoded:
@@ -279,7 +307,7 @@ class Transformer(nn.Module):
         mask = padding_mask(source, PAD)
         weights: list[Tensor] = []
         for i, layer in enumerate(self.encoder):
-            x, w = layer(x, mask, _gate(gates, "encoder", i), need_weights)
+            x, w = layer(x, mask, self._gate(gates, "encoder", i), need_weights)
             weights.append(w)
         return Encoded(self.encoder_norm(x), mask, weights if need_weights else None)
 
@@ -314,8 +342,8 @@ class Transformer(nn.Module):
                 encoded.memory,
                 mask,
                 encoded.mask,
-                _gate(gates, "decoder", i),
-                _gate(gates, "cross", i),
+                self._gate(gates, "decoder", i),
+                self._gate(gates, "cross", i),
                 cache.self_attention[i] if cache is not None else None,
                 cache.cross_attention[i] if cache is not None else None,
                 need_weights,
@@ -336,7 +364,10 @@ class Transformer(nn.Module):
     def attention_weights(
         self, source: Tensor, target: Tensor, gates: Gates | None = None
     ) -> dict[str, list[Tensor]]:
-        """The weights of every head: site -> a tensor a layer, (batch, heads, queries, keys)."""
+        """The weights of every head: site -> a tensor a layer, (batch, heads, queries, keys).
+
+        A layer shows the heads that it has, in the order of ``self.kept[site][layer]``.
+        """
         encoded = self.encode(source, gates, need_weights=True)
         decoded = self.decode(target, encoded, gates=gates, need_weights=True)
         weights = {
@@ -362,9 +393,25 @@ class Transformer(nn.Module):
         x = embedding(ids) * self.d_model**0.5
         return self.dropout(x + position(ids.size(1), start))
 
+    def _gate(self, gates: Gates | None, site: str, layer: int) -> Tensor | None:
+        """The gates of the heads that the layer has."""
+        if gates is None or site not in gates:
+            return None
+        kept, gate = self.kept[site][layer], gates[site][layer]
+        if len(kept) == gate.size(-1) == self.heads:
+            return gate
+        return gate.index_select(-1, torch.tensor(kept, device=gate.device, dtype=torch.long))
 
-def _gate(gates: Gates | None, site: str, layer: int) -> Tensor | None:
-    return gates[site][layer] if gates is not None and site in gates else None
+
+def _kept_heads(
+    depths: Mapping[str, int], heads: int, ablate: Sequence[str]
+) -> dict[str, list[list[int]]]:
+    whole = {site: [list(range(heads))] * depth for site, depth in depths.items()}
+    gone = set(parse_heads(ablate, heads_of(whole), "model.ablate")) if ablate else set()
+    return {
+        site: [[i for i in numbers if Head(site, n, i) not in gone] for n, numbers in enumerate(of)]
+        for site, of in whole.items()
+    }
 
 
 def _check_sizes(sizes: Mapping[str, Any]) -> None:

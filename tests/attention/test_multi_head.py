@@ -291,3 +291,36 @@ def test_causal_mask_is_anchored_at_the_last_key() -> None:
         assert mask.sum(dim=1).tolist() == list(range(keys - queries + 1, keys + 1))
     with pytest.raises(ValueError, match="3 queries cannot be the last of only 2 keys"):
         causal_mask(3, 2)
+
+
+@pytest.mark.parametrize("kv_heads", [None, 3, 2, 1])
+@pytest.mark.parametrize("kept", [[0, 1, 2], [5], [0, 2, 3, 5], [], [1, 4]])
+@pytest.mark.parametrize("bias", [False, True])
+def test_some_heads_are_the_whole_layer_with_gates(
+    kv_heads: int | None, kept: list[int], bias: bool
+) -> None:
+    torch.manual_seed(0)
+    whole = MultiHeadAttention(24, 6, kv_heads, bias=bias).double()
+    if bias:
+        torch.nn.init.normal_(whole.in_projection.bias)
+        torch.nn.init.normal_(whole.out_projection.bias)
+    some = whole.select_heads(kept)
+    query, memory = torch.randn(2, 5, 24).double(), torch.randn(2, 7, 24).double()
+    gates = torch.zeros(6).double()
+    gates[kept] = 1.0
+    for place in (None, memory):
+        expected, weights = whole(query, place, gates=gates, need_weights=True)
+        for need_weights in (False, True):
+            output, mine = some(query, place, need_weights=need_weights)
+            torch.testing.assert_close(output, expected, atol=1e-12, rtol=0)
+        torch.testing.assert_close(mine, weights[:, kept])
+    cache = KeyValueCache(5)
+    steps = [some(query[:, i : i + 1], cache=cache)[0] for i in range(5)]
+    causal = some(query, mask=torch.ones(5, 5, dtype=torch.bool).tril())[0]
+    torch.testing.assert_close(torch.cat(steps, dim=1), causal)
+
+
+def test_heads_that_are_not_there_cannot_be_kept() -> None:
+    for kept in ([6], [1, 1], [-1]):
+        with pytest.raises(ValueError, match="must be some of the heads 0 to 5"):
+            MultiHeadAttention(24, 6, kept=kept)

@@ -41,14 +41,16 @@ class TableModel(nn.Module):
         self.steps = 0
         self.rows = 0
 
-    def encode(self, source: torch.Tensor) -> Encoded:
+    def encode(self, source: torch.Tensor, gates: None) -> Encoded:
         mask = (source != PAD)[:, None, None]
         return Encoded(source.double().unsqueeze(-1), mask, None)
 
     def new_cache(self, batch_size: int, capacity: int) -> PrefixCache:
         return PrefixCache()
 
-    def decode(self, target: torch.Tensor, encoded: Encoded, cache: PrefixCache) -> Decoded:
+    def decode(
+        self, target: torch.Tensor, encoded: Encoded, cache: PrefixCache, gates: None
+    ) -> Decoded:
         ids = encoded.memory.squeeze(-1).long().tolist()
         sources = [tuple(i for i in row if i not in (PAD, EOS)) for row in ids]
         if not cache.sources:

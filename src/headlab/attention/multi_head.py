@@ -1,5 +1,8 @@
 """The one attention module that the whole project shares (Vaswani et al. 2017, section 3.2.2)."""
 
+import warnings
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -26,6 +29,10 @@ class MultiHeadAttention(nn.Module):
     Without bias the layer has ``2 d_model head_dim (heads + kv_heads)`` parameters: 4 d_model^2
     in the ordinary case, whatever the number of heads.
 
+    A layer may have only some of its heads (``kept``), or none, when it adds its output bias if
+    it has one. It then computes what the whole layer computes with the other heads' gates at 0.
+    Query heads keep their key/value head, and key/value heads that no query head reads go.
+
     Args:
         d_model: width of the input and of the output.
         heads: number of query heads.
@@ -33,11 +40,16 @@ class MultiHeadAttention(nn.Module):
         head_dim: width of a head; None: ``d_model / heads``.
         dropout: probability of dropping an attention weight while training.
         bias: whether the four projections have a bias.
+        kept: the numbers, of 0 to ``heads - 1``, of the query heads to build; None: all.
+
+    Attributes:
+        heads, kv_heads: how many the layer has.
+        kept: their numbers, in order.
 
     Raises:
         ValueError: a size is not positive, ``heads`` does not divide ``d_model`` (and no
-            ``head_dim`` is given), ``kv_heads`` does not divide ``heads``, or ``dropout`` is
-            outside [0, 1).
+            ``head_dim`` is given), ``kv_heads`` does not divide ``heads``, ``dropout`` is
+            outside [0, 1), or ``kept`` names other heads or one twice.
     """
 
     def __init__(
@@ -48,6 +60,7 @@ class MultiHeadAttention(nn.Module):
         head_dim: int | None = None,
         dropout: float = 0.0,
         bias: bool = False,
+        kept: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         if d_model < 1:
@@ -69,13 +82,23 @@ class MultiHeadAttention(nn.Module):
             )
         if not 0.0 <= dropout < 1.0:
             raise ValueError(f"attention.dropout={dropout} must lie in [0, 1)")
-        self.d_model, self.heads, self.kv_heads = d_model, heads, kv_heads
+        self.kept = list(range(heads)) if kept is None else sorted(kept)
+        if len(set(self.kept)) < len(self.kept) or not set(self.kept) <= set(range(heads)):
+            raise ValueError(f"kept={self.kept} must be some of the heads 0 to {heads - 1}")
+        self._readers = [i * kv_heads // heads for i in self.kept]  # the k/v head each one reads
+        self.kv_kept = sorted(set(self._readers))
+        self._group_sizes = [self._readers.count(i) for i in self.kv_kept]
+        self.d_model, self.heads, self.kv_heads = d_model, len(self.kept), len(self.kv_kept)
         self.head_dim = d_model // heads if head_dim is None else head_dim
-        self.dropout = dropout
-        # One matrix for query, key and value, so that self-attention is a single product.
-        self.in_projection = nn.Linear(d_model, (heads + 2 * kv_heads) * self.head_dim, bias=bias)
-        self.out_projection = nn.Linear(heads * self.head_dim, d_model, bias=bias)
-        self.reset_parameters()
+        self.dropout, self.bias = dropout, bias
+        self._original = {"heads": heads, "kv_heads": kv_heads}
+        with warnings.catch_warnings():  # a layer without heads has weights without elements
+            warnings.filterwarnings("ignore", "Initializing zero-element tensors")
+            # One matrix for query, key and value, so that self-attention is a single product.
+            columns = (self.heads + 2 * self.kv_heads) * self.head_dim
+            self.in_projection = nn.Linear(d_model, columns, bias=bias)
+            self.out_projection = nn.Linear(self.heads * self.head_dim, d_model, bias=bias)
+            self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Xavier-uniform weights, each projection by its own shape; zero biases."""
@@ -120,16 +143,55 @@ class MultiHeadAttention(nn.Module):
         q, k, v = self._project(query, memory, cache)
         weights = None
         dropout = self.dropout if self.training else 0.0
+        if self.heads and len(set(self._group_sizes)) > 1:  # left by pruning
+            sizes = torch.tensor(self._group_sizes, device=k.device)
+            k, v = k.repeat_interleave(sizes, dim=1), v.repeat_interleave(sizes, dim=1)
         if need_weights:
             heads, weights = self._explicit(q, k, v, mask, dropout)
-        else:
+        elif self.heads:
             heads = F.scaled_dot_product_attention(
-                q, k, v, mask, dropout, enable_gqa=self.kv_heads != self.heads
+                q, k, v, mask, dropout, enable_gqa=k.size(1) != self.heads
             )
+        else:
+            heads = q
         if gates is not None:
             heads = heads * self._shape_gates(gates)
         # (batch, heads, queries, head_dim) -> (batch, queries, heads * head_dim)
         return self.out_projection(heads.transpose(1, 2).flatten(2)), weights
+
+    def select_heads(self, kept: Sequence[int]) -> "MultiHeadAttention":
+        """A layer with only some of this one's heads, and their weights.
+
+        Args:
+            kept: their original numbers, of those in ``self.kept``.
+        """
+        smaller = MultiHeadAttention(
+            self.d_model,
+            **self._original,
+            head_dim=self.head_dim,
+            dropout=self.dropout,
+            bias=self.bias,
+            kept=kept,
+        )
+        queries = [self.kept.index(i) for i in smaller.kept]
+        memories = [self.kv_kept.index(i) for i in smaller.kv_kept]
+        offsets = (0, self.heads, self.heads + self.kv_heads)
+        chosen = (queries, memories, memories)
+        blocks = [i + offset for offset, part in zip(offsets, chosen, strict=True) for i in part]
+        rows, columns = self._places(blocks), self._places(queries)
+        with torch.no_grad():
+            smaller.to(self.in_projection.weight)
+            smaller.in_projection.weight.copy_(self.in_projection.weight[rows])
+            smaller.out_projection.weight.copy_(self.out_projection.weight[:, columns])
+            if self.bias:
+                smaller.in_projection.bias.copy_(self.in_projection.bias[rows])
+                smaller.out_projection.bias.copy_(self.out_projection.bias)
+        return smaller.train(self.training)
+
+    def _places(self, heads: Sequence[int]) -> Tensor:
+        """Where the vectors of the given heads stand in a row of heads."""
+        starts = torch.tensor(heads, dtype=torch.long)[:, None] * self.head_dim
+        return (starts + torch.arange(self.head_dim)).flatten()
 
     def _project(
         self, query: Tensor, memory: Tensor | None, cache: KeyValueCache | None
@@ -157,8 +219,8 @@ class MultiHeadAttention(nn.Module):
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float
     ) -> tuple[Tensor, Tensor]:
         """The formula, step by step; the same output and gradients as the fused kernel."""
-        if self.kv_heads != self.heads:
-            group = self.heads // self.kv_heads
+        if k.size(1) != self.heads:
+            group = self.heads // k.size(1)
             k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
         scores = q @ k.transpose(-2, -1) / self.head_dim**0.5
         if mask is None:

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import shlex
 import time
 from collections.abc import Sequence
@@ -12,15 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headlab.cli.sentences import choose_sentences
 from headlab.cli.shared import choose_device, example_sentence, progress_bar, set_threads
 from headlab.errors import HeadlabError
 
 if TYPE_CHECKING:
-    from headlab.checkpoint import Loaded
     from headlab.decoding import Translator
     from headlab.evaluation import ReferenceLoss
-
-SPLITS = ("train", "validation", "test")
 
 
 def evaluate(
@@ -60,27 +57,17 @@ def evaluate(
     """
     from headlab.checkpoint import read_checkpoint
     from headlab.decoding import Translator, one_line
-    from headlab.evaluation import bleu_tokenizer, corpus_scores
+    from headlab.evaluation import corpus_scores, scoring_options
 
     if (source is None) != (reference is None):
         raise HeadlabError("--source and --reference belong together; give both or neither")
-    if split not in SPLITS:
-        raise HeadlabError(f"--split {split}: choose {', '.join(SPLITS[:-1])} or {SPLITS[-1]}")
     set_threads(threads)
     loaded = read_checkpoint(checkpoint, choose_device(device))
     translator = Translator.from_loaded(
         loaded, beam=beam, length_penalty=length_penalty, batch_tokens=batch_tokens
     )
-    if source is not None and reference is not None:
-        sources, references = _read_files(source, reference)
-        part = "file-" + re.sub(r"[^A-Za-z0-9._-]", "_", source.name)
-    else:
-        sources, references = _read_split(loaded, split)
-        part = split
-    if limit is not None and limit < len(sources):
-        sources, references, part = sources[:limit], references[:limit], f"{part}-first{limit}"
-    if not sources:
-        raise HeadlabError(f"{source}: no sentence to score")
+    sources, references, part = choose_sentences(loaded, split, source, reference, limit)
+    assert references is not None
 
     start = time.perf_counter()
     with progress_bar("translating", len(sources)) as progress:
@@ -89,11 +76,7 @@ def evaluate(
         )
     seconds = time.perf_counter() - start
     hypotheses = [one_line(text) for text in translator.texts(found)]
-    configured = loaded.config.get("evaluation") or {}
-    if lowercase is None:
-        lowercase = bool(configured.get("lowercase", False))
-    language = str((loaded.config.get("data") or {}).get("target", ""))
-    tokenize = configured.get("tokenize") or bleu_tokenizer(language)
+    lowercase, tokenize = scoring_options(loaded.config, lowercase)
     scores = corpus_scores(hypotheses, references, lowercase, tokenize)
     loss = _reference_loss(translator, sources, references)
     cut = sum(not hypothesis.finished for hypothesis in found)
@@ -129,43 +112,17 @@ def evaluate(
     return result
 
 
-def _read_split(loaded: "Loaded", split: str) -> tuple[list[str], list[str]]:
-    from headlab.data.corpus import build_corpus
-
-    config = dict(loaded.config["data"])
-    if "root" in config and not Path(config["root"]).parent.exists():
-        config["root"] = "data"  # the checkpoint came from another machine: cache here
-    pairs = build_corpus(config).load()[split]
-    return list(pairs["source"]), list(pairs["target"])
-
-
-def _read_files(source: Path, reference: Path) -> tuple[list[str], list[str]]:
-    from headlab.data.text import read_lines
-
-    sources, references = read_lines(source), read_lines(reference)
-    if len(sources) != len(references):
-        raise HeadlabError(
-            f"{source} has {len(sources):,} lines and {reference} {len(references):,}; "
-            "they must be line by line translations of each other"
-        )
-    return sources, references
-
-
 def _reference_loss(
     translator: "Translator", sources: Sequence[str], references: Sequence[str]
 ) -> "ReferenceLoss | None":
     from headlab.data.text import is_blank
     from headlab.evaluation import reference_loss
 
-    seen = [pair for pair in zip(sources, references, strict=True) if not is_blank(pair[0])]
-    tokenizers = translator.tokenizers
-    source_ids = tokenizers.source.encode_all([source for source, _ in seen])
-    target_ids = tokenizers.target.encode_all([target for _, target in seen])
-    return reference_loss(
-        translator.model,
-        list(zip(source_ids, target_ids, strict=True)),
-        translator.options["batch_tokens"],
+    seen = [i for i, text in enumerate(sources) if not is_blank(text)]
+    pairs = translator.tokenizers.encode_pairs(
+        [sources[i] for i in seen], [references[i] for i in seen]
     )
+    return reference_loss(translator.model, pairs, translator.options["batch_tokens"])
 
 
 def _write_results(

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -10,6 +11,8 @@ from headlab.errors import HeadlabError
 
 if TYPE_CHECKING:
     import torch
+
+SECONDS_BETWEEN_LINES = 10.0
 
 
 def choose_device(name: str) -> "torch.device":
@@ -41,10 +44,13 @@ def set_threads(threads: int | None) -> None:
 
 
 @contextmanager
-def progress_bar(title: str, total: int) -> Iterator[Callable[[int], None] | None]:
-    """A bar on standard error, or None where that is not a terminal."""
+def progress_bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Shows on standard error how many of ``total`` are done: call it with that number.
+
+    A bar on a terminal; elsewhere a line every so often, with the rate and the time left.
+    """
     if not sys.stderr.isatty():
-        yield None
+        yield _Lines(title, total)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
@@ -53,6 +59,29 @@ def progress_bar(title: str, total: int) -> Iterator[Callable[[int], None] | Non
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(title, total=total)
         yield lambda done: progress.update(task, completed=done)
+
+
+class _Lines:
+    """Progress in lines, for a log."""
+
+    def __init__(self, title: str, total: int) -> None:
+        self.title, self.total = title, total
+        self.first: int | None = None  # what was done already when the clock started
+        self.started = self.said = time.monotonic()
+
+    def __call__(self, done: int) -> None:
+        now = time.monotonic()
+        if self.first is None:
+            self.first = 0 if done <= 1 else done
+        if done >= self.total or now - self.said < SECONDS_BETWEEN_LINES:
+            return
+        self.said = now
+        speed = (done - self.first) / (now - self.started)
+        if speed > 0:
+            left = (self.total - done) / speed
+            rate = f"{speed:,.1f} a second" if speed >= 1 else f"{1 / speed:,.1f} s each"
+            line = f"{self.title}: {done:,} of {self.total:,}, {rate}, {left:,.0f} s left"
+            print(line, file=sys.stderr, flush=True)
 
 
 def example_sentence(sources: Sequence[str]) -> str:

@@ -145,6 +145,13 @@ class Tokenizers:
         """Whether both sides share one vocabulary."""
         return self.source is self.target
 
+    def encode_pairs(
+        self, sources: Sequence[str], targets: Sequence[str]
+    ) -> list[tuple[list[int], list[int]]]:
+        """Source and target pieces of each pair, without BOS and EOS."""
+        rows = self.source.encode_all(sources), self.target.encode_all(targets)
+        return list(zip(*rows, strict=True))
+
     def state(self) -> dict[str, Any]:
         """Plain tensors and types, for a checkpoint."""
         return {

@@ -12,17 +12,17 @@ from headlab.decoding.hypothesis import (
     MAX_EXTRA,
     MAX_RATIO,
     Hypothesis,
+    encode_sources,
     length_norms,
     log_normaliser,
     next_token_scores,
-    pad_sources,
     score_type,
     token_limits,
 )
 from headlab.errors import HeadlabError
 
 if TYPE_CHECKING:
-    from headlab.transformer import Transformer
+    from headlab.transformer import Encoded, Gates, Transformer
 
 
 @torch.inference_mode()
@@ -35,6 +35,8 @@ def beam_search(
     length_penalty: float = 1.0,
     max_ratio: float = MAX_RATIO,
     max_extra: float = MAX_EXTRA,
+    gates: "Gates | None" = None,
+    encoded: "Encoded | None" = None,
 ) -> list[list[Hypothesis]]:
     """Translate one batch, keeping ``beam`` hypotheses of each sentence at every step.
 
@@ -55,6 +57,8 @@ def beam_search(
         n_best: hypotheses returned for each sentence, at most ``beam``.
         length_penalty: see ``Hypothesis`` and ``length_norms``.
         max_ratio, max_extra: see ``token_limits``.
+        gates: a factor for each head's output, see ``Transformer``.
+        encoded: the encoder's output for ``sources``, where it is known already.
 
     Returns:
         For each source, in order, between 1 and ``n_best`` hypotheses, best first.
@@ -71,7 +75,8 @@ def beam_search(
     limit = torch.tensor(limits, device=device)
     batch = len(sources)
 
-    encoded = model.encode(pad_sources(sources, device))
+    if encoded is None:
+        encoded = encode_sources(model, sources, gates)
     # Buffers that grow with the hypotheses: every reordering copies them whole.
     cache = model.new_cache(batch, 0)
     # The model sees the live hypotheses only, one row each; to begin with, one for each sentence.
@@ -85,7 +90,7 @@ def beam_search(
     ranking = _Ranking(batch, n_best)
 
     for step in range(1, max(limits) + 1):
-        hidden = model.decode(history[:, -1:], encoded, cache=cache).hidden
+        hidden = model.decode(history[:, -1:], encoded, cache, gates).hidden
         scores = next_token_scores(model, hidden)
         log_p, token = top_tokens(scores, min(beam, scores.size(1)))
         width = log_p.size(1)

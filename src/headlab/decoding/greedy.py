@@ -10,16 +10,16 @@ from headlab.decoding.hypothesis import (
     MAX_EXTRA,
     MAX_RATIO,
     Hypothesis,
+    encode_sources,
     length_norms,
     log_normaliser,
     next_token_scores,
-    pad_sources,
     score_type,
     token_limits,
 )
 
 if TYPE_CHECKING:
-    from headlab.transformer import Transformer
+    from headlab.transformer import Encoded, Gates, Transformer
 
 # Finished rows cost a whole step each, copying the caches of the rest costs part of a step:
 # so the batch is repacked only when this share of its rows has finished.
@@ -34,6 +34,8 @@ def greedy_search(
     length_penalty: float = 1.0,
     max_ratio: float = MAX_RATIO,
     max_extra: float = MAX_EXTRA,
+    gates: "Gates | None" = None,
+    encoded: "Encoded | None" = None,
 ) -> list[Hypothesis]:
     """Translate one batch, each row on its own, with a key/value cache.
 
@@ -44,6 +46,8 @@ def greedy_search(
         sources: source pieces without EOS, one list a sentence; at least one sentence.
         length_penalty: only enters the returned score, see ``Hypothesis``.
         max_ratio, max_extra: see ``token_limits``.
+        gates: a factor for each head's output, see ``Transformer``.
+        encoded: the encoder's output for ``sources``, where it is known already.
 
     Returns:
         One hypothesis a source, in order.
@@ -53,7 +57,8 @@ def greedy_search(
     limit = torch.tensor(limits, device=device)
     longest, batch = max(limits), len(sources)
 
-    encoded = model.encode(pad_sources(sources, device))
+    if encoded is None:
+        encoded = encode_sources(model, sources, gates)
     cache = model.new_cache(batch, longest)
     emitted = torch.full((batch, longest + 1), EOS, dtype=torch.long, device=device)
     emitted[:, 0] = BOS
@@ -64,7 +69,7 @@ def greedy_search(
     finished = torch.zeros(batch, dtype=torch.bool, device=device)
     for step in range(1, longest + 1):
         last = emitted[rows, step - 1].unsqueeze(1)
-        scores = next_token_scores(model, model.decode(last, encoded, cache=cache).hidden)
+        scores = next_token_scores(model, model.decode(last, encoded, cache, gates).hidden)
         best, token = scores.max(dim=-1)
         # Finished rows that are still in the batch go on emitting EOS, for free.
         log_p = best - log_normaliser(scores, best)

@@ -12,7 +12,7 @@ from headlab.data.tokenizer import BOS, EOS, PAD, UNK
 from headlab.errors import HeadlabError
 
 if TYPE_CHECKING:
-    from headlab.transformer import Transformer
+    from headlab.transformer import Encoded, Gates, Transformer
 
 MAX_RATIO = 2.0
 MAX_EXTRA = 20
@@ -59,6 +59,14 @@ def pad_sources(sources: Sequence[Sequence[int]], device: torch.device) -> Tenso
     width = max(len(ids) for ids in sources) + 1
     rows = [[*ids, EOS] + [PAD] * (width - 1 - len(ids)) for ids in sources]
     return torch.tensor(rows, dtype=torch.long, device=device)
+
+
+@torch.inference_mode()
+def encode_sources(
+    model: "Transformer", sources: Sequence[Sequence[int]], gates: "Gates | None"
+) -> "Encoded":
+    """The encoder's output for a batch of sources, given as pieces without EOS."""
+    return model.encode(pad_sources(sources, next(model.parameters()).device), gates)
 
 
 def next_token_scores(model: "Transformer", hidden: Tensor) -> Tensor:

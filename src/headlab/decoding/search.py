@@ -1,15 +1,15 @@
 """From any number of sources to as many hypotheses: sorting, batching, and the input order back."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headlab.decoding.beam import beam_search
 from headlab.decoding.greedy import greedy_search
-from headlab.decoding.hypothesis import MAX_EXTRA, MAX_RATIO, Hypothesis
+from headlab.decoding.hypothesis import MAX_EXTRA, MAX_RATIO, Hypothesis, encode_sources
 from headlab.errors import HeadlabError
 
 if TYPE_CHECKING:
-    from headlab.transformer import Transformer
+    from headlab.transformer import Encoded, Gates, Transformer
 
 BATCH_TOKENS = 4096
 
@@ -26,6 +26,8 @@ def search(
     max_extra: float = MAX_EXTRA,
     batch_tokens: int = BATCH_TOKENS,
     progress: Progress | None = None,
+    gates: "Gates | None" = None,
+    memory: "dict[int, Encoded] | None" = None,
 ) -> list[Hypothesis]:
     """The best translation of each source: greedy with one beam, beam search with more.
 
@@ -40,6 +42,9 @@ def search(
         batch_tokens: source tokens in a batch, padding and beams counted; bounds the memory,
             except that one sentence is always translated. No influence on the result.
         progress: called after each batch with the number of sentences done so far.
+        gates: a factor for each head's output, see ``Transformer``.
+        memory: the encoder's output by batch, filled where it is empty and read where it is not:
+            for calls with the same sources and encoder, which then runs once.
 
     Returns:
         One hypothesis a source, in the order of ``sources``.
@@ -57,6 +62,8 @@ def search(
         max_extra=max_extra,
         batch_tokens=batch_tokens,
         progress=progress,
+        gates=gates,
+        memory=memory,
     )
     return [hypotheses[0] for hypotheses in found]
 
@@ -72,26 +79,35 @@ def search_n_best(
     max_extra: float = MAX_EXTRA,
     batch_tokens: int = BATCH_TOKENS,
     progress: Progress | None = None,
+    gates: "Gates | None" = None,
+    memory: "dict[int, Encoded] | None" = None,
 ) -> list[list[Hypothesis]]:
     """The best few translations of each source, best first; arguments as for ``search``.
 
     The first one does not depend on ``n_best``. There are fewer than ``n_best`` where the model
     allows no more.
     """
-    limits = {"max_ratio": max_ratio, "max_extra": max_extra}
+    options: dict[str, Any] = {"length_penalty": length_penalty, "gates": gates}
+    options |= {"max_ratio": max_ratio, "max_extra": max_extra}
     results: list[list[Hypothesis]] = [[] for _ in sources]
     done = 0
     was_training = model.training
     model.eval()
     try:
-        for batch in plan_batches([len(ids) + 1 for ids in sources], batch_tokens, beam):
+        plan = plan_batches([len(ids) + 1 for ids in sources], batch_tokens, beam)
+        for number, batch in enumerate(plan):
             ids = [sources[i] for i in batch]
+            encoded = None
+            if memory is not None:
+                if number not in memory:
+                    memory[number] = encode_sources(model, ids, gates)
+                encoded = memory[number]
             if beam == 1 and n_best == 1:
-                best = greedy_search(model, ids, length_penalty=length_penalty, **limits)
+                best = greedy_search(model, ids, encoded=encoded, **options)
                 found = [[hypothesis] for hypothesis in best]
             else:
                 found = beam_search(
-                    model, ids, beam=beam, n_best=n_best, length_penalty=length_penalty, **limits
+                    model, ids, beam=beam, n_best=n_best, encoded=encoded, **options
                 )
             for i, hypotheses in zip(batch, found, strict=True):
                 results[i] = hypotheses

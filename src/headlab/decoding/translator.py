@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from headlab.checkpoint import Loaded
     from headlab.data.tokenizer import Tokenizers
-    from headlab.transformer import Transformer
+    from headlab.transformer import Encoded, Gates, Transformer
 
 logger = logging.getLogger("headlab")
 
@@ -123,8 +123,14 @@ class Translator:
         *,
         progress: Progress | None = None,
         name: Callable[[int], str] = "sentence at index {}".format,
+        gates: "Gates | None" = None,
+        memory: "dict[int, Encoded] | None" = None,
     ) -> list[Hypothesis]:
-        """As ``translate``, in pieces, with score and whether the length limit cut it."""
+        """As ``translate``, in pieces, with score and whether the length limit cut it.
+
+        ``gates`` and ``memory`` are those of ``search``: factors for the heads, and the encoder's
+        output for further calls with the same sentences.
+        """
         if isinstance(sentences, str):
             raise HeadlabError("translate takes a list of sentences, not one string: use [text]")
         for i, sentence in enumerate(sentences):
@@ -148,6 +154,8 @@ class Translator:
             self.model,
             list(sources.values()),
             progress=progress and (lambda done: progress(blanks + done)),
+            gates=gates,
+            memory=memory,
             **self.options,
         )
         results = [BLANK] * len(sentences)
