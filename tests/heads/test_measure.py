@@ -22,7 +22,8 @@ def test_no_gates_is_the_plain_model(learnt: Loaded, learnt_pairs) -> None:
     assert found.scores == corpus_scores(found.hypotheses, [b for _, b in learnt_pairs])
     pairs = learnt.tokenizers.encode_pairs(*zip(*learnt_pairs, strict=True))
     loss = reference_loss(learnt.model, pairs)
-    assert loss is not None and found.nll == pytest.approx(loss.nll, rel=1e-12)
+    assert loss is not None
+    assert found.nll == pytest.approx(loss.nll, rel=1e-12)
     assert sum(found.tokens) == loss.tokens
 
 
@@ -61,12 +62,17 @@ def test_beam_search_takes_gates(learnt: Loaded, learnt_pairs) -> None:
 
 def test_only_what_is_asked_for(learnt: Loaded, learnt_pairs) -> None:
     no_text = measurer(learnt, learnt_pairs, translate=False).measure()
-    assert no_text.hypotheses is None and no_text.scores is None and no_text.nll is not None
+    assert no_text.hypotheses is None
+    assert no_text.scores is None
+    assert no_text.nll is not None
     no_loss = measurer(learnt, learnt_pairs, likelihood=False).measure()
-    assert no_loss.losses == [] and no_loss.nll is None and no_loss.scores is not None
+    assert no_loss.losses == []
+    assert no_loss.nll is None
+    assert no_loss.scores is not None
     sources = [a for a, _ in learnt_pairs]
     alone = Measurer(learnt, sources, None, likelihood=False).measure()
-    assert alone.scores is None and len(alone.hypotheses or []) == len(sources)
+    assert alone.scores is None
+    assert len(alone.hypotheses or []) == len(sources)
     with pytest.raises(HeadlabError, match="needs references"):
         Measurer(learnt, sources, None)
 
@@ -74,7 +80,8 @@ def test_only_what_is_asked_for(learnt: Loaded, learnt_pairs) -> None:
 def test_blank_and_too_long_sentences_count_nothing(learnt: Loaded) -> None:
     sources, references = ["the light is on", " ", "x" * 200], ["la lumière", "rien", "y"]
     found = Measurer(learnt, sources, references).measure()
-    assert found.tokens[1:] == [0, 0] and found.losses[1:] == [0.0, 0.0]
+    assert found.tokens[1:] == [0, 0]
+    assert found.losses[1:] == [0.0, 0.0]
     assert len(found.hypotheses or []) == 3
 
 

@@ -74,7 +74,8 @@ def test_tables(checkpoint: Path) -> None:
     assert found[0] == {"head": "cross.0.0", "bleu": "1.5", "off": "a b", "stars": ""}
     assert found[1]["bleu"] == ""
     stored = json.loads((study.folder / "heads.json").read_text("utf-8"))
-    assert stored[0]["off"] == ["a", "b"] and stored[1]["bleu"] is None
+    assert stored[0]["off"] == ["a", "b"]
+    assert stored[1]["bleu"] is None
 
 
 def test_tensorboard_has_the_numbers_and_figures_once(checkpoint: Path) -> None:

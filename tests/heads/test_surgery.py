@@ -124,7 +124,8 @@ def test_folding_gates(options: dict) -> None:
     gates["cross"][1] = 0.0
     gates["encoder"][0, 2] = 0.0
     folded = fold_gates(model, gates)
-    assert folded.kept["cross"][1] == [] and folded.kept["encoder"][0] == [0, 1, 3]
+    assert folded.kept["cross"][1] == []
+    assert folded.kept["encoder"][0] == [0, 1, 3]
     expected = model(SOURCE, TARGET, gates)
     torch.testing.assert_close(folded(SOURCE, TARGET), expected, atol=1e-12, rtol=0)
 
