@@ -124,9 +124,19 @@ def test_options_out_of_range_are_usage_errors(checkpoint: str) -> None:
         run(checkpoint, "a friend", "--beam", "2", "--length-penalty", "nan")
 
 
-def test_the_bar_appears_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    with shared.progress_bar("x", 3) as progress:
-        assert progress is None
+def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    clock = iter([0.0, 0.0, 20.0, 25.0, 40.0, 50.0])
+    monkeypatch.setattr(shared.time, "monotonic", lambda: next(clock))
+    with shared.progress_bar("each_head", 40) as progress:
+        for done in (8, 16, 20, 24, 40):
+            progress(done)
+    assert capsys.readouterr().err.splitlines() == [
+        "each_head: 16 of 40, 2.5 s each, 60 s left",
+        "each_head: 24 of 40, 2.5 s each, 40 s left",
+    ]
+    monkeypatch.undo()
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

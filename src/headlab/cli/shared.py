@@ -66,13 +66,13 @@ class _Lines:
 
     def __init__(self, title: str, total: int) -> None:
         self.title, self.total = title, total
-        self.first: int | None = None  # what was done already when the clock started
+        self.first: int | None = None  # what an earlier run had done already
         self.started = self.said = time.monotonic()
 
     def __call__(self, done: int) -> None:
         now = time.monotonic()
         if self.first is None:
-            self.first = 0 if done <= 1 else done
+            self.first = done if now - self.started < 0.5 else 0
         if done >= self.total or now - self.said < SECONDS_BETWEEN_LINES:
             return
         self.said = now
