@@ -32,7 +32,7 @@ FROM_ELSEWHERE = (
 
 # Types of the keys that are no constructor's arguments of ours.
 HINTS: dict[str, dict[str, Any]] = {
-    "": {"seed": int, "threads": int | None, "keep_memory": bool},
+    "": {"seed": int, "threads": int | None, "keep_memory": bool, "init_from": str | None},
     "tokenizer": {"joint": bool},
     "position": {"kind": str, "max_length": int},
     "loss": {"label_smoothing": float},
@@ -69,13 +69,13 @@ def folder() -> Path:
 def register_resolvers() -> None:
     """What the configuration's ``${run_folder:...}`` and ``${slug:...}`` mean."""
     OmegaConf.register_new_resolver("run_folder", _new_folder, replace=True)
-    OmegaConf.register_new_resolver("slug", _slug, replace=True)
+    OmegaConf.register_new_resolver("slug", slug, replace=True)
 
 
 @functools.cache  # one folder a process, however often Hydra asks
 def _new_folder(outputs: str, name: str) -> str:
     """Make a folder that no other run has, even one started in the same second."""
-    stem = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{_slug(name)}"
+    stem = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{slug(name)}"
     for n in itertools.count(1):
         place = Path(outputs) / (stem if n == 1 else f"{stem}-{n}")
         try:
@@ -91,7 +91,7 @@ def _new_folder(outputs: str, name: str) -> str:
     raise AssertionError("unreachable")
 
 
-def _slug(*parts: Any) -> str:
+def slug(*parts: Any) -> str:
     """A file name that never needs escaping when typed back in."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(map(str, parts))).strip("-.")[:80] or "run"
 
@@ -107,15 +107,24 @@ def for_hydra(arguments: Sequence[str]) -> list[str]:
     arguments = [a for a in arguments if a not in flags]
     if any(a.split("=")[0] == "--experimental-rerun" for a in arguments):
         raise HeadlabError("--experimental-rerun would load a pickle; use resume=FILE")
-    if not flags:
-        return arguments
     overrides = [a for a in arguments if "=" in a and not a.startswith("-")]
+    if not flags and not any(map(_is_sweep, overrides)):
+        return arguments
     parsed = OverridesParser.create().parse_overrides(overrides)
     varied = {o.key_or_group for o in parsed if o.is_sweep_override()}
     same = sorted({o.key_or_group for o in parsed} - varied)
     name = f"hydra.job.config.override_dirname.exclude_keys=[{','.join(same)}]"
     options = [a for a in arguments if a not in overrides]
-    return [*options, flags[0], *overrides, name]
+    return [*options, *flags[:1], *overrides, name]
+
+
+def _is_sweep(override: str) -> bool:
+    """Whether it names a recipe that is a sweep, also without ``-m``."""
+    key, _, name = override.partition("=")
+    path = folder() / "experiment" / f"{name}.yaml"
+    if key != "experiment" or not path.is_file():
+        return False
+    return OmegaConf.select(OmegaConf.load(path), "hydra.mode") == "MULTIRUN"
 
 
 def anchor(config: dict[str, Any]) -> None:
@@ -145,13 +154,14 @@ def check(config: Mapping[str, Any]) -> None:
     from headlab.attention import MultiHeadAttention
     from headlab.data.module import TranslationData
     from headlab.data.tokenizer import train_tokenizer
+    from headlab.heads.hard_concrete import check_gates
     from headlab.training.schedule import build_schedule
     from headlab.transformer import Transformer
 
     for section in SECTIONS:
         if not isinstance(config.get(section), Mapping):
             raise HeadlabError(f"{section}={config.get(section)}: a group of keys was expected")
-    _refuse_none(config, "")
+    refuse_none(config, "")
     sections: dict[str, Callable[..., Any]] = {
         "model": Transformer.__init__,
         "attention": MultiHeadAttention.__init__,
@@ -159,19 +169,22 @@ def check(config: Mapping[str, Any]) -> None:
         "schedule": build_schedule,
         "tokenizer": train_tokenizer,
     }
+    if config.get("gates") is not None:
+        _check_gates(config["gates"])
+        sections["gates"] = check_gates
     for section, built in sections.items():
-        _check_types(section, config[section], typing.get_type_hints(built))
+        check_types(section, config[section], typing.get_type_hints(built))
         for key, parameter in inspect.signature(built).parameters.items():
             missing = parameter.default is inspect.Parameter.empty and key not in config[section]
             if missing and f"{section}.{key}" not in FROM_ELSEWHERE and key != "self":
                 raise HeadlabError(f"{section}.{key} is missing; give it a value")
     for section, hints in HINTS.items():
-        _check_types(section, config[section] if section else config, hints)
+        check_types(section, config[section] if section else config, hints)
     for name, node in config["callbacks"].items():
         if node is not None and str(node.get("_target_")).startswith("headlab."):
             module, _, attribute = node["_target_"].rpartition(".")
             built = getattr(importlib.import_module(module), attribute).__init__
-            _check_types(f"callbacks.{name}", node, typing.get_type_hints(built))
+            check_types(f"callbacks.{name}", node, typing.get_type_hints(built))
     keys = inspect.signature(Transformer.__init__).parameters
     unknown = set(config["model"]) - set(keys)
     if unknown:
@@ -179,18 +192,39 @@ def check(config: Mapping[str, Any]) -> None:
     _check_ranges(config)
 
 
-def _check_ranges(config: Mapping[str, Any]) -> None:
-    """What would otherwise only show at the first validation, or deep inside Lightning."""
+def _check_gates(gates: Any) -> None:
+    from headlab.head_names import SITES
+    from headlab.heads.hard_concrete import check_gates
+
+    if not isinstance(gates, Mapping) or not isinstance(gates.get("penalty"), Mapping):
+        raise HeadlabError(f"gates={gates}: a group of keys with gates.penalty was expected")
+    keys = inspect.signature(check_gates).parameters
+    unknown = set(gates) - set(keys)
+    if unknown:
+        raise HeadlabError(f"gates.{min(unknown)}: no such key; {nearest(min(unknown), keys)}")
+    check_types("gates.penalty", gates["penalty"], dict.fromkeys(SITES, float | None))
+
+
+def check_decoding(decoding: Mapping[str, Any]) -> None:
+    """Refuse options of decoding that are out of their ranges.
+
+    Raises:
+        HeadlabError: names the key and the value.
+    """
     import torch
 
     from headlab.decoding.hypothesis import length_norms, token_limits
     from headlab.decoding.search import plan_batches
 
-    decoding: Any = config["decoding"]
     list(plan_batches([1], decoding["batch_tokens"], decoding["beam"]))
-    table = types.SimpleNamespace(max_length=2)
-    token_limits(table, [[1]], decoding["max_ratio"], decoding["max_extra"])  # type: ignore[arg-type]
+    table: Any = types.SimpleNamespace(max_length=2)
+    token_limits(table, [[1]], decoding["max_ratio"], decoding["max_extra"])
     length_norms(1, decoding["length_penalty"], torch.zeros(1))
+
+
+def _check_ranges(config: Mapping[str, Any]) -> None:
+    """What would otherwise only show at the first validation, or deep inside Lightning."""
+    check_decoding(config["decoding"])
     sentences = config["evaluation"]["validation_sentences"]
     if sentences is not None and sentences < 1:
         raise HeadlabError(f"evaluation.validation_sentences={sentences} must be at least 1")
@@ -204,6 +238,8 @@ def _check_ranges(config: Mapping[str, Any]) -> None:
     measured = ["val/loss", "val/perplexity"]
     if config["callbacks"].get("validation_scores") is not None:
         measured += ["val/bleu", "val/chrf"]
+    if config.get("gates") is not None:
+        measured += ["val/objective"]
     if checkpoints and checkpoints.get("monitor") not in measured:
         raise HeadlabError(
             f"callbacks.checkpoints.monitor={checkpoints.get('monitor')} is not measured; "
@@ -211,7 +247,8 @@ def _check_ranges(config: Mapping[str, Any]) -> None:
         )
 
 
-def _check_types(section: str, values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
+def check_types(section: str, values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
+    """Refuse the values of a section that are not of the types hinted, by key."""
     from pydantic import TypeAdapter, ValidationError
 
     for key, hint in hints.items():
@@ -222,13 +259,16 @@ def _check_types(section: str, values: Mapping[str, Any], hints: Mapping[str, An
         except ValidationError as error:
             name = f"{section}.{key}" if section else key
             expected = error.errors()[0]["msg"].removeprefix("Input should be ")
+            if "Sequence" in expected:
+                expected = "a list, in brackets,"
             raise HeadlabError(f"{name}={values[key]!r}: {expected} was expected") from None
 
 
-def _refuse_none(tree: Any, key: str) -> None:
+def refuse_none(tree: Any, key: str) -> None:
+    """Refuse the text ``None``, which in YAML is no null."""
     if isinstance(tree, Mapping):
         for name, value in tree.items():
-            _refuse_none(value, f"{key}.{name}" if key else str(name))
+            refuse_none(value, f"{key}.{name}" if key else str(name))
     elif tree == "None":
         raise HeadlabError(f"{key}=None is the text 'None' here; write {key}=null for no value")
 
@@ -239,8 +279,13 @@ def nearest(word: str, known: Any) -> str:
     return f"did you mean {close[0]}?" if close else f"choose from {', '.join(known)}"
 
 
-def explain(error: Exception) -> str:
-    """One line for what Hydra, OmegaConf or the operating system found wrong."""
+def explain(error: Exception, config: str = "train") -> str:
+    """One line for what Hydra, OmegaConf or the operating system found wrong.
+
+    Args:
+        error: what was raised.
+        config: the configuration that was composed.
+    """
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename or 'output'}: {error.strerror}"
     text = str(error)
@@ -251,25 +296,25 @@ def explain(error: Exception) -> str:
         return inner.group(1)
     missing = re.search(r"Could not override '([^']+)'", text)
     if missing:
-        return _explain_key(missing.group(1))
+        return _explain_key(missing.group(1), config)
     group = re.search(r"Could not find '([^']+)/([^'/]+)'", text)
     if group:
         options = sorted(p.stem for p in (folder() / group.group(1)).glob("*.yaml"))
         return f"{group.group(1)}={group.group(2)}: {nearest(group.group(2), options)}"
-    line = text.splitlines()[0].removeprefix("In 'train': ") if text else type(error).__name__
+    line = text.splitlines()[0].removeprefix(f"In '{config}': ") if text else type(error).__name__
     if isinstance(error, OverrideParseException):
         line += "; put values with special characters in two pairs of quotes, as in 'key=\"a, b\"'"
     return line
 
 
-def _explain_key(key: str) -> str:
+def _explain_key(key: str, config: str) -> str:
     """Name the key that resembles ``key``, among all of the configuration's."""
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
 
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(folder()), version_base="1.3"):
-        names = list(_keys(OmegaConf.to_container(compose("train"), resolve=False), ""))
+        names = list(_keys(OmegaConf.to_container(compose(config), resolve=False), ""))
     same_section = [n for n in names if n.rpartition(".")[0] == key.rpartition(".")[0]]
     close = difflib.get_close_matches(key, names, n=1)
     if close:
