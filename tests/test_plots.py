@@ -215,6 +215,44 @@ def test_layer_maps_crop_a_padded_row() -> None:
     assert "cross-attention" in cross.title
 
 
+def test_heads_of_a_pruned_model_keep_their_numbers() -> None:
+    source, target = list("abc"), ["<s>", "x"]
+    kept = {"encoder": [[1, 3], [0, 1, 3]], "decoder": [[], [2]], "cross": [[0], [3]]}
+    weights = {
+        "encoder": [random_maps(len(heads), 3, 3)[None] for heads in kept["encoder"]],
+        "decoder": [torch.ones(1, len(heads), 2, 2) for heads in kept["decoder"]],
+        "cross": [random_maps(len(heads), 2, 3)[None] for heads in kept["cross"]],
+    }
+    layers = layer_maps(weights, 0, source, target, kept)
+    assert [(one.site, one.layer, one.heads) for one in layers] == [
+        ("encoder", 0, [1, 3]),
+        ("encoder", 1, [0, 1, 3]),
+        ("decoder", 1, [2]),  # a layer without heads has no maps
+        ("cross", 0, [0]),
+        ("cross", 1, [3]),
+    ]
+    overview = attention_overview(layers, "t")
+    named = texts(overview)
+    assert len(panels(overview)) == 8
+    # Where a layer has others than the one above it, its heads are named again.
+    assert [named.count(f"head {i}") for i in range(4)] == [2, 2, 1, 3]
+    one = attention_figure(layers[0].weights, source, source, "t", heads=layers[0].heads)
+    assert {"head 1", "head 3"} <= set(texts(one))
+    assert "head 0" not in texts(one)
+    figure_to_image(overview)
+
+
+def test_keys_are_named_under_the_lowest_map_of_each_column() -> None:
+    keys = ["left", "right"]
+    layers = [
+        LayerMaps("encoder", i, random_maps(len(heads), 2, 2), keys, keys, heads)
+        for i, heads in enumerate(([0, 1, 2], [1], [0, 2]))
+    ]
+    shown = texts(attention_overview(layers, "t"))
+    # Beside each of three layers, and below the third map of the first and both of the last.
+    assert shown.count("left") == 3 + 1 + 2
+
+
 @pytest.mark.parametrize("shape", [(2, 2), (0, 2, 2), (1, 1, 2), (1, 2, 1), (1, 1, 2, 2)])
 def test_weights_that_do_not_fit_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(HeadlabError, match="shape"):

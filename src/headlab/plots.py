@@ -54,7 +54,8 @@ _BAR = 0.85  # right margin, for the colour bar
 class LayerMaps:
     """All heads of one layer at one site, for one sentence pair.
 
-    weights: (heads, queries, keys). Layers and heads are counted from 0, as everywhere here.
+    weights: (heads, queries, keys); heads: their numbers, None for 0, 1, 2 and so on. Layers and
+    heads are counted from 0, as everywhere here.
     """
 
     site: str
@@ -62,6 +63,7 @@ class LayerMaps:
     weights: torch.Tensor
     query_pieces: Sequence[str]
     key_pieces: Sequence[str]
+    heads: Sequence[int] | None = None
 
     @property
     def title(self) -> str:
@@ -75,11 +77,14 @@ def layer_maps(
     row: int,
     source_pieces: Sequence[str],
     target_pieces: Sequence[str],
+    kept: Mapping[str, Sequence[Sequence[int]]] | None = None,
 ) -> list[LayerMaps]:
     """The maps of one sentence pair of a batch, cropped to its real tokens.
 
     weights: from `Transformer.attention_weights`, {site: [(batch, heads, queries, keys), ...]}.
     source_pieces: what the encoder reads; target_pieces: what the decoder reads, `<s>` first.
+    kept: `Transformer.kept`, the numbers of the heads; None: no head was pruned. A layer without
+    heads has no maps and is left out.
     """
     axes = {
         "encoder": (source_pieces, source_pieces),
@@ -87,9 +92,17 @@ def layer_maps(
         "cross": (target_pieces, source_pieces),
     }
     return [
-        LayerMaps(site, layer, maps[row, :, : len(queries), : len(keys)], queries, keys)
+        LayerMaps(
+            site,
+            layer,
+            maps[row, :, : len(queries), : len(keys)],
+            queries,
+            keys,
+            None if kept is None else kept[site][layer],
+        )
         for site, (queries, keys) in axes.items()
         for layer, maps in enumerate(weights[site])
+        if maps.shape[1]
     ]
 
 
@@ -99,31 +112,34 @@ def attention_figure(
     key_pieces: Sequence[str],
     title: str,
     *,
+    heads: Sequence[int] | None = None,
     dpi: float = 100,
 ) -> Figure:
     r"""One map a head: queries down, keys across, weights from 0 to 1 on one colour scale.
 
     weights: (heads, queries, keys); rows and columns past the pieces (padding) are cropped.
+    heads: the numbers of the heads; None: 0, 1, 2 and so on.
     Pieces are drawn literally: `$`, `_`, `{` and `\` are text, never formulas. Of long sentences
     only each so-manyth piece is named, which the figure says.
     Raises HeadlabError when there is no head, no piece, or fewer rows or columns than pieces.
     """
     maps = _checked(weights, query_pieces, key_pieces)
-    heads, queries, keys = maps.shape
+    count, queries, keys = maps.shape
+    numbers = range(count) if heads is None else heads
     cell = _cell_side(_PANEL, queries, keys)
-    columns = _columns(heads, keys * cell + _GAP, queries * cell + _HEADING + _GAP)
-    rows = math.ceil(heads / columns)
+    columns = _columns(count, keys * cell + _GAP, queries * cell + _HEADING + _GAP)
+    rows = math.ceil(count / columns)
     left = _label_room(query_pieces, cell)
     across = columns * (keys * cell + _GAP) - _GAP
     first_top = _TITLE + _HEADING
     down = rows * (queries * cell + _GAP + _HEADING) - _GAP - _HEADING
     page = _page(left + across, first_top + down + _label_room(key_pieces, cell), title, dpi)
     block = _Block(page, left, first_top, cell, query_pieces, key_pieces)
-    for first in range(0, heads, columns):
+    for first in range(0, count, columns):
         # Keys are named only under the lowest map of each column.
-        some = maps[first : first + columns]
+        some, named = maps[first : first + columns], numbers[first : first + columns]
         top = first_top + first // columns * (queries * cell + _GAP + _HEADING)
-        block.draw_heads(some, top, first, keys_from=heads - columns)
+        block.draw_heads(some, top, named, keys_from=count - columns - first)
     block.name_queries(first_top + down / 2)
     block.name_keys(left + across / 2, first_top + down)
     return page.figure
@@ -138,28 +154,37 @@ def attention_overview(layers: Sequence[LayerMaps], title: str, *, dpi: float = 
     if not layers:
         raise HeadlabError("no attention map to draw: choose at least one site and one layer")
     maps = [_checked(layer.weights, layer.query_pieces, layer.key_pieces) for layer in layers]
+    numbers = [list(layer.heads or range(len(layer.weights))) for layer in layers]
     heads, queries, keys = (max(one.shape[axis] for one in maps) for axis in range(3))
     cell = _cell_side(min(_OVERVIEW_PANEL, _OVERVIEW_WIDTH / heads), queries, keys)
     left = 0.5 + max(_label_room(layer.query_pieces, cell) for layer in layers)
     widths = [len(one) * (one.shape[2] * cell + _GAP) - _GAP for one in maps]
+    # Heads are named above the first layer of a site, and where a layer has others than the one
+    # above it; keys under the lowest map of each column.
+    named = [_starts_site(layers, i) or numbers[i] != numbers[i - 1] for i in range(len(layers))]
+    below = [
+        max(
+            (len(maps[j]) for j in range(i + 1, len(layers)) if layers[j].site == one.site),
+            default=0,
+        )
+        for i, one in enumerate(layers)
+    ]
     tops: list[float] = []
     bottom = _TITLE
     for index, layer in enumerate(layers):
-        bottom += _HEADING if _starts_site(layers, index) else _GAP
+        bottom += _HEADING if named[index] else _GAP
         tops.append(bottom)
         bottom += maps[index].shape[1] * cell
-        if _starts_site(layers, index + 1):
+        if below[index] < len(maps[index]):
             bottom += _label_room(layer.key_pieces, cell)
     page = _page(left + max(widths), bottom, title, dpi)
 
     for index, (layer, top) in enumerate(zip(layers, tops, strict=True)):
-        last = _starts_site(layers, index + 1)
         block = _Block(page, left, top, cell, layer.query_pieces, layer.key_pieces)
-        named = _starts_site(layers, index)
-        block.draw_heads(maps[index], top, 0, keys_from=0 if last else heads, named=named)
+        block.draw_heads(maps[index], top, numbers[index], below[index], named[index])
         down = maps[index].shape[1] * cell
         block.name_queries(top + down / 2)
-        if last:
+        if _starts_site(layers, index + 1):
             block.name_keys(left + widths[index] / 2, top + down)
         name = f"{layer.site} {layer.layer}"
         page.text(0.24, top + down / 2, name, rotation=90, size=10, weight="bold")
@@ -178,11 +203,16 @@ class _Block:
     key_pieces: Sequence[str]
 
     def draw_heads(
-        self, maps: np.ndarray, top: float, first: int, keys_from: int, named: bool = True
+        self,
+        maps: np.ndarray,
+        top: float,
+        numbers: Sequence[int],
+        keys_from: int,
+        named: bool = True,
     ) -> None:
-        """A row of maps, (heads, queries, keys), of which the first is head number `first`.
+        """A row of maps, (heads, queries, keys), of the heads with these numbers.
 
-        Heads numbered `keys_from` and above have the keys' pieces under them.
+        The maps from `keys_from` on, counted from 0, have the keys' pieces under them.
         """
         heads, queries, keys = maps.shape
         step = keys + _GAP / self.cell
@@ -194,7 +224,7 @@ class _Block:
         beside = text_style(size=_label_size(self.cell), ha="right", va="center_baseline")
         under = {**beside, "rotation": 90, "ha": "center", "va": "top"}
         for index, one in enumerate(maps):
-            start, head = index * step, first + index
+            start, head = index * step, numbers[index]
             extent = (start, start + keys, queries, 0)
             axes.imshow(one, WEIGHT_COLOURS, vmin=0, vmax=1, extent=extent, aspect="auto")
             frame = Rectangle((start, 0), keys, queries, fill=False, clip_on=False)
@@ -203,7 +233,7 @@ class _Block:
             if named:
                 name = f"head {head}" if keys * self.cell > 0.5 else f"{head}"
                 axes.text(start + keys / 2, -outside, name, **text_style(ha="center"))
-            if head >= keys_from:
+            if index >= keys_from:
                 for key in range(0, keys, every):
                     label, place = _label(self.key_pieces[key]), start + key + 0.5
                     axes.text(place, queries + outside, label, **under)

@@ -46,7 +46,9 @@ def tiny_data(tmp_path: Path) -> TranslationData:
 def tiny_training(tiny_data: TranslationData, tmp_path: Path) -> Callable[..., TranslationModule]:
     """Trains for a few steps with the given callbacks, and returns the module."""
 
-    def run(callbacks: list[Any], steps: int = 4, heads: int = 2, **options: Any) -> Any:
+    def run(
+        callbacks: list[Any], steps: int = 4, heads: int = 2, ablate: Any = (), **options: Any
+    ) -> Any:
         torch.set_num_threads(1)
         L.seed_everything(3, verbose=False)
         tokenizers = tiny_data.prepare()
@@ -55,6 +57,7 @@ def tiny_training(tiny_data: TranslationData, tmp_path: Path) -> Callable[..., T
             target_vocab_size=tokenizers.target.vocab_size,
             d_model=32,
             heads=heads,
+            ablate=ablate,
             encoder_layers=2,
             decoder_layers=2,
             feed_forward=32,

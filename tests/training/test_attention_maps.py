@@ -1,8 +1,7 @@
-"""The attention maps and entropies that a training leaves in TensorBoard."""
+"""The attention maps that a training leaves in TensorBoard."""
 
 import io
 import logging
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +12,8 @@ import torch
 from PIL import Image
 
 import headlab.plots
-from headlab.data.batches import collate
 from headlab.errors import HeadlabError
-from headlab.training.attention_maps import AttentionMaps, head_entropies
+from headlab.training.attention_maps import AttentionMaps
 from headlab.training.observing import undisturbed
 
 SITES = ("encoder", "decoder", "cross")
@@ -43,17 +41,6 @@ def test_every_head_of_every_layer_is_logged(
     picture = np.asarray(Image.open(io.BytesIO(encoded)))
     assert picture.shape[2] == 3
     assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 10
-    entropies = {
-        f"entropy/{site}/layer_{layer}/head_{head}"
-        for site in SITES
-        for layer in range(2)
-        for head in range(4)
-    }
-    assert {tag for tag in tags["scalars"] if tag.startswith("entropy/")} == entropies
-    for tag in entropies:
-        values = events.Scalars(tag)
-        assert [value.step for value in values] == [2, 4, 5]
-        assert all(0 <= value.value < math.log(64) for value in values)
     assert plt.get_fignums() == []
 
 
@@ -101,7 +88,7 @@ def test_a_plotting_fault_never_ends_training(
     said = [r.getMessage() for r in caplog.records if "attention maps" in r.getMessage()]
     assert len(said) == 1
     assert "ZeroDivisionError: the font is broken" in said[0]
-    assert len(read_events().Scalars("entropy/cross/layer_0/head_0")) == 4
+    assert not read_events().Tags()["images"]
 
 
 def test_a_model_without_weights_never_ends_training(
@@ -144,19 +131,29 @@ def test_max_tokens_and_dpi_bound_the_pictures(
         assert len(event.encoded_image_string) < 20_000
 
 
-def test_entropy_of_known_maps() -> None:
-    batch = collate([[5, 6, 7], [5]], [[8, 9], [8, 9, 10]])  # sources of 4 and 2 tokens
-    keys = batch.source.ne(0)[:, None, None, :].expand(2, 3, 4, 4)
-    uniform = keys / keys.sum(-1, keepdim=True)
-    weights = uniform.clone()
-    weights[:, 1] = 0.0
-    weights[:, 1, :, 0] = 1.0  # head 1 looks at the first token only
-    weights[:, 2] = 0.5 * weights[:, 1] + 0.5 * weights[:, 1].roll(1, -1)  # head 2 at two
-    weights[1, :, 2:] = 0.123  # queries that are padding must not count
-    found = head_entropies(batch, {"encoder": [weights]})
-    assert [entry[:3] for entry in found] == [("encoder", 0, head) for head in range(3)]
-    expected = [(4 * math.log(4) + 2 * math.log(2)) / 6, 0.0, math.log(2)]
-    assert [entry[3] for entry in found] == pytest.approx(expected, abs=1e-6)
+def test_heads_of_a_pruned_model_keep_their_numbers(
+    tiny_training: Callable[..., Any],
+    read_events: Callable[[], Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn = []
+    draw = headlab.plots.attention_figure
+
+    def keep(*args: Any, **options: Any) -> Any:
+        drawn.append((args[3], options["heads"]))
+        return draw(*args, **options)
+
+    monkeypatch.setattr(headlab.plots, "attention_figure", keep)
+    gone = ["encoder.0.0", "encoder.0.2", "decoder.1.*"]
+    tiny_training([AttentionMaps(every_n_steps=1, sentences=1)], steps=1, heads=4, ablate=gone)
+    found = {title.partition(", step")[0]: heads for title, heads in drawn}
+    assert found["encoder self-attention, layer 0"] == [1, 3]
+    assert found["encoder self-attention, layer 1"] == [0, 1, 2, 3]
+    assert "masked decoder self-attention, layer 1" not in found
+    assert len(found) == 5
+    assert set(read_events().Tags()["images"]) == image_tags(1) - {
+        "attention/decoder/layer_1/sentence_0"
+    }
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import typer
 
 from headlab.cli.shared import choose_device, set_threads
 from headlab.errors import HeadlabError
+from headlab.head_names import SITES, compress
 
 if TYPE_CHECKING:
     from headlab.checkpoint import Loaded
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from headlab.plots import LayerMaps
     from headlab.transformer import Transformer
 
-SITES = ("encoder", "decoder", "cross")
 LONGEST = 200  # pieces; maps of longer sentences could not be read
 
 
@@ -74,6 +74,7 @@ def attend(
     set_threads(threads)
     loaded = read_checkpoint(checkpoint, choose_device(device))
     _check_layer(loaded.model, site, layer)
+    _check_heads(loaded.model, site, layer)
 
     translation, maps = _attention(loaded, sentence, target)
     typer.echo(translation)
@@ -82,13 +83,14 @@ def attend(
     if per_layer:
         for one in chosen:
             pieces = one.query_pieces, one.key_pieces
-            figure = attention_figure(one.weights, *pieces, one.title, dpi=dpi)
+            figure = attention_figure(one.weights, *pieces, one.title, heads=one.heads, dpi=dpi)
             path = out.with_name(f"{out.stem}_{one.site}_{one.layer}{out.suffix}")
             typer.echo(str(save_figure(figure, path)))
     elif len(chosen) == 1:
         one = chosen[0]
         pieces = one.query_pieces, one.key_pieces
-        figure = attention_figure(one.weights, *pieces, f"{one.title}: {title}", dpi=dpi)
+        name = f"{one.title}: {title}"
+        figure = attention_figure(one.weights, *pieces, name, heads=one.heads, dpi=dpi)
         typer.echo(str(save_figure(figure, out)))
     else:
         typer.echo(str(save_figure(attention_overview(chosen, title, dpi=dpi), out)))
@@ -115,6 +117,14 @@ def _check_layer(model: "Transformer", site: str | None, layer: int | None) -> N
     if not 0 <= layer < most:
         where = f"the {site} attention" if site else "this model"
         raise HeadlabError(f"--layer {layer}: {where} has layers 0 to {most - 1}")
+
+
+def _check_heads(model: "Transformer", site: str | None, layer: int | None) -> None:
+    """Refuse to draw what has been pruned away."""
+    heads = model.head_names
+    if not any(site in (None, one.site) and layer in (None, one.layer) for one in heads):
+        there = ", ".join(compress(heads)) or "none"
+        raise HeadlabError(f"no head to draw there; the heads of this checkpoint are {there}")
 
 
 def _attention(
@@ -149,7 +159,7 @@ def _attention(
         rows = torch.tensor([source_ids], device=device), torch.tensor([read], device=device)
         weights = model.attention_weights(*rows)
     pieces = tokenizers.source.pieces(source_ids), tokenizers.target.pieces(read)
-    return translation, layer_maps(weights, 0, *pieces)
+    return translation, layer_maps(weights, 0, *pieces, model.kept)
 
 
 def _encoded(tokenizer: "Tokenizer", text: str, name: str, max_length: int | None) -> list[int]:

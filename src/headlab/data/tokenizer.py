@@ -122,6 +122,26 @@ class Tokenizer:
         """The piece of each id as SentencePiece writes it (a space is drawn as ``\u2581``)."""
         return [self._processor.id_to_piece(int(i)) for i in ids]
 
+    def surfaces(self, ids: Iterable[int]) -> list[bytes]:
+        """The UTF-8 bytes that each piece stands for; a piece may hold a part of a character.
+
+        Joined, those of ``encode(text)`` are a space and the text (lower-cased where the
+        tokenizer does that). Control symbols stand for nothing.
+        """
+        found = []
+        for i in map(int, ids):
+            if i in CONTROL:
+                found.append(b"")
+            elif i in self._byte_of:
+                found.append(bytes([self._byte_of[i]]))
+            else:
+                found.append(self._processor.id_to_piece(i).replace(SPACE_MARK, " ").encode())
+        return found
+
+    @functools.cached_property
+    def _byte_of(self) -> dict[int, int]:
+        return {piece: byte for byte, piece in self._bytes.items()}
+
     def state(self) -> dict[str, Any]:
         """Plain tensors and types, for a checkpoint."""
         model = torch.frombuffer(bytearray(self.model), dtype=torch.uint8)

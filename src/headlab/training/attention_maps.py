@@ -1,11 +1,10 @@
-"""Attention maps and entropies of every head in TensorBoard, while the model trains."""
+"""Attention maps of every head in TensorBoard, while the model trains."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import lightning.pytorch as pl
-import torch
 from torch import Tensor
 
 from headlab.data.batches import Batch
@@ -18,9 +17,8 @@ class AttentionMaps(pl.Callback):
     """Draws what every head looks at in the first few validation sentences.
 
     Images `attention/<site>/layer_<i>/sentence_<k>`, one map a head in each, for the sites
-    encoder, decoder (masked self-attention) and cross; scalars
-    `entropy/<site>/layer_<i>/head_<j>`, in nats: 0 for a head that looks at one place,
-    log(number of places) for one that looks at all alike. Everything is counted from 0.
+    encoder, decoder (masked self-attention) and cross. Everything is counted from 0; heads of a
+    pruned model keep their numbers, and a layer without heads has no image.
 
     The decoder reads the reference translation. Drawing changes nothing in the training, neither
     weights nor random numbers, and no fault in it ends the training.
@@ -82,13 +80,11 @@ class AttentionMaps(pl.Callback):
         self._last_step = step
         with never_ending_training("attention weights", self._said):
             batch, weights = self._weights(trainer, pl_module)
-            for site, layer, head, value in head_entropies(batch, weights):
-                writer.add_scalar(f"entropy/{site}/layer_{layer}/head_{head}", value, step)
             with never_ending_training("attention maps", self._said):
-                self._draw(writer, step, batch, weights, pl_module.tokenizers)
+                self._draw(writer, step, batch, weights, pl_module)
 
     def _weights(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule
+        self, trainer: pl.Trainer, pl_module: Any
     ) -> tuple[Batch, dict[str, list[Tensor]]]:
         model: Any = pl_module.model
         with undisturbed(pl_module):
@@ -99,7 +95,8 @@ class AttentionMaps(pl.Callback):
                     raise HeadlabError("the validation split has no sentences")
                 self._batch = data.batch_from_texts(examples)
             batch = self._batch.to(pl_module.device)
-            weights = model.attention_weights(batch.source, batch.target_input)
+            gates = pl_module.evaluation_gates()
+            weights = model.attention_weights(batch.source, batch.target_input, gates)
         on_cpu = {site: [maps.float().cpu() for maps in layers] for site, layers in weights.items()}
         return self._batch, on_cpu
 
@@ -109,16 +106,17 @@ class AttentionMaps(pl.Callback):
         step: int,
         batch: Batch,
         weights: Mapping[str, Sequence[Tensor]],
-        both: Any,
+        pl_module: Any,
     ) -> None:
         # Here, so that even a matplotlib that cannot be imported leaves the training alone.
         from headlab.plots import attention_figure, figure_to_image, layer_maps
 
+        both, kept = pl_module.tokenizers, pl_module.model.kept
         for row in range(len(batch.source)):
             sources, targets = batch.source[row], batch.target_input[row]
             source_pieces = both.source.pieces(sources[sources != PAD].tolist())
             target_pieces = both.target.pieces(targets[targets != PAD].tolist())
-            for one in layer_maps(weights, row, source_pieces, target_pieces):
+            for one in layer_maps(weights, row, source_pieces, target_pieces, kept):
                 longest = max(len(one.query_pieces), len(one.key_pieces))
                 title = f"{one.title}, step {step:,}"
                 if longest > self.max_tokens:
@@ -128,27 +126,9 @@ class AttentionMaps(pl.Callback):
                         query_pieces=one.query_pieces[: self.max_tokens],
                         key_pieces=one.key_pieces[: self.max_tokens],
                     )
+                pieces = one.query_pieces, one.key_pieces
                 figure = attention_figure(
-                    one.weights, one.query_pieces, one.key_pieces, title, dpi=self.dpi
+                    one.weights, *pieces, title, heads=one.heads, dpi=self.dpi
                 )
                 tag = f"attention/{one.site}/layer_{one.layer}/sentence_{row}"
                 writer.add_image(tag, figure_to_image(figure), step, dataformats="HWC")
-
-
-def head_entropies(
-    batch: Batch, weights: Mapping[str, Sequence[Tensor]]
-) -> list[tuple[str, int, int, float]]:
-    """(site, layer, head, entropy in nats), the mean over the real query positions of a batch.
-
-    weights: {site: [(batch, heads, queries, keys), ...]}. The entropy of a query's distribution
-    over keys is -sum p log p (Shannon 1948), with 0 log 0 = 0.
-    """
-    real = {"encoder": batch.source != PAD, "decoder": batch.target_input != PAD}
-    real["cross"] = real["decoder"]
-    found = []
-    for site, layers in weights.items():
-        for layer, maps in enumerate(layers):
-            by_query = torch.special.entr(maps.double()).sum(dim=-1)  # (batch, heads, queries)
-            means = by_query.transpose(1, 2)[real[site]].mean(dim=0)
-            found += [(site, layer, head, value) for head, value in enumerate(means.tolist())]
-    return found
