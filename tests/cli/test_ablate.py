@@ -41,30 +41,12 @@ def run(*arguments: object) -> str:
 
 
 @pytest.fixture
-def checkpoint(learnt_checkpoint: Path, learnt_pairs: Pairs, tmp_path: Path) -> Path:
-    """A copy of the checkpoint whose configuration names a corpus of three small files."""
-    pairs = [pair for pair in learnt_pairs if "\n" not in pair[1]]
-    for split, rows in (("train", pairs), ("validation", pairs[4:]), ("test", pairs[:6])):
-        text = "".join(f"{source}\t{target}\n" for source, target in rows)
-        (tmp_path / f"{split}.tsv").write_text(text, encoding="utf-8")
-    raw = torch.load(learnt_checkpoint, weights_only=True)
-    raw["headlab"]["config"]["data"] = {
-        "_target_": "headlab.data.files.Files",
-        "source": "en",
-        "target": "fr",
-        "root": str(tmp_path / "data"),
-        "limit": None,
-        **{split: str(tmp_path / f"{split}.tsv") for split in ("train", "validation", "test")},
-        "format": None,
-        "source_column": None,
-        "target_column": None,
-        "validation_share": 0.1,
-        "test_share": 0.1,
-    }
-    path = tmp_path / "run" / "best.ckpt"
-    path.parent.mkdir()
-    torch.save(raw, path)
-    return path
+def checkpoint(
+    checkpoint_with_corpus: Callable[..., Path], sentence_pairs: list[tuple[str, str]]
+) -> Path:
+    """A checkpoint with a small corpus."""
+    parts = {"train": sentence_pairs, "validation": sentence_pairs[4:]}
+    return checkpoint_with_corpus(parts | {"test": sentence_pairs[:6]})
 
 
 @pytest.fixture

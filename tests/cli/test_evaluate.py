@@ -1,5 +1,6 @@
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,31 +30,12 @@ def read(path: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def checkpoint(learnt_checkpoint: Path, learnt_pairs: Pairs, tmp_path: Path) -> Path:
-    """A copy of the checkpoint whose configuration names a corpus of three small files."""
-    pairs = [pair for pair in learnt_pairs if "\n" not in pair[1]]
-    for split in ("train", "validation", "test"):
-        rows = pairs if split != "test" else [*pairs[:4], ("A FRIEND", "UN AMI")]
-        text = "".join(f"{source}\t{target}\n" for source, target in rows)
-        (tmp_path / f"{split}.tsv").write_text(text, encoding="utf-8")
-    raw = torch.load(learnt_checkpoint, weights_only=True)
-    raw["headlab"]["config"]["data"] = {
-        "_target_": "headlab.data.files.Files",
-        "source": "en",
-        "target": "fr",
-        "root": str(tmp_path / "data"),
-        "limit": None,
-        **{split: str(tmp_path / f"{split}.tsv") for split in ("train", "validation", "test")},
-        "format": None,
-        "source_column": None,
-        "target_column": None,
-        "validation_share": 0.1,
-        "test_share": 0.1,
-    }
-    path = tmp_path / "run" / "best.ckpt"
-    path.parent.mkdir()
-    torch.save(raw, path)
-    return path
+def checkpoint(
+    checkpoint_with_corpus: Callable[..., Path], sentence_pairs: list[tuple[str, str]]
+) -> Path:
+    """A checkpoint with a small corpus, one of whose pairs is in capitals."""
+    parts = {"train": sentence_pairs, "validation": sentence_pairs}
+    return checkpoint_with_corpus(parts | {"test": [*sentence_pairs[:4], ("A FRIEND", "UN AMI")]})
 
 
 def test_a_split_is_scored_and_written_down(checkpoint: Path) -> None:
