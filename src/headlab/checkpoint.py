@@ -1,5 +1,6 @@
 """Checkpoints: plain tensors and plain types, written atomically, never unpickled as code."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,8 +72,26 @@ def read_raw(path: str | Path) -> dict[str, Any]:
     return raw
 
 
+def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of a run without learnt gates: they are folded into the weights it reads.
+
+    Where the best checkpoint was chosen by ``val/objective``, which has the gates' penalty in it,
+    it is then chosen by ``val/loss``.
+    """
+    config = dict(config)
+    if config.get("gates") is None:
+        return config
+    callbacks = dict(config["callbacks"])
+    if callbacks["checkpoints"]["monitor"] == "val/objective":
+        callbacks["checkpoints"] = {**callbacks["checkpoints"], "monitor": "val/loss"}
+    return config | {"gates": None, "callbacks": callbacks}
+
+
 def read_checkpoint(path: str | Path, device: str | torch.device = "cpu") -> Loaded:
     """Rebuild the model and the tokenizers from a checkpoint alone.
+
+    Gates that the run was learning are multiplied into the weights, as validation took them, and
+    heads that they close are cut: the model computes what was validated.
 
     Raises:
         HeadlabError: as ``read_raw``, or the weights do not fit the model described beside them.
@@ -89,9 +108,25 @@ def read_checkpoint(path: str | Path, device: str | torch.device = "cpu") -> Loa
         model.load_state_dict(weights)
     except RuntimeError as error:
         raise HeadlabError(f"{path}: the weights do not fit the model it describes") from error
+    if described.get("gates") is not None:
+        model = _fold_learnt_gates(model, described["gates"], raw["state_dict"])
     tokenizers = Tokenizers.from_state(described["tokenizers"])
-    model = model.to(device).eval()
-    return Loaded(model, tokenizers, described["config"], int(raw["global_step"]), Path(path))
+    model, config = model.to(device).eval(), plain_config(described["config"])
+    return Loaded(model, tokenizers, config, int(raw["global_step"]), Path(path))
+
+
+def _fold_learnt_gates(
+    model: Transformer, settings: dict[str, Any], state: dict[str, torch.Tensor]
+) -> Transformer:
+    # Here: the laboratory imports this module.
+    from headlab.heads.hard_concrete import HardConcreteGates
+    from headlab.heads.surgery import fold_gates
+
+    gates = HardConcreteGates.of_model(model, **settings)
+    values = {k.removeprefix("gates."): v for k, v in state.items() if k.startswith("gates.")}
+    gates.load_state_dict(values)
+    with torch.no_grad():
+        return fold_gates(model, gates.evaluation())
 
 
 def save_checkpoint(path: str | Path, loaded: Loaded, model: Transformer) -> None:

@@ -16,7 +16,7 @@ from headlab.errors import HeadlabError
 from headlab.training.fit import _check_model, _trainer
 
 GROUPS = ["tokenizer", "attention", "position", "model", "optimizer", "schedule", "trainer",
-          "callbacks", "logger"]  # fmt: skip
+          "callbacks", "logger", "gates"]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -101,6 +101,22 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         (["model.heads=4@#%["], ""),
         (["position.kind=spiral"], "position.kind=spiral is not known; choose from sinusoidal"),
         (["position=spiral"], "position=spiral: "),
+        (["gates=l0", "gates.penalty.encoder=-1"], "gates.penalty.encoder=-1 must be at least 0"),
+        (
+            ["gates=l0", "gates.penalty.cross=much"],
+            "gates.penalty.cross='much': a valid number was",
+        ),
+        (["gates=l0", "gates.temperature=0"], "gates.temperature=0 must be above 0"),
+        (["gates=l0", "gates.start=open"], "gates.start='open': a valid number was expected"),
+        (["gates=l0", "gates.learning_rate=0"], "gates.learning_rate=0 must be above 0"),
+        (["gates=l0", "+gates.slope=1"], "gates.slope: no such key"),
+        (["gates=l0", "~gates.low"], "gates.low is missing; give it a value"),
+        (["gates=l1"], "gates=l1: choose from l0, none"),
+        (["callbacks.checkpoints.monitor=val/objective"], "callbacks.checkpoints.monitor=val/obj"),
+        (["model.ablate=[cross.9.0]"], "model.ablate: there is no head cross.9.0; the heads are "),
+        (["model.ablate=[cross]"], "model.ablate: 'cross' is no head; write site.layer.head"),
+        (["model.ablate=cross.1.0"], "model.ablate='cross.1.0': a list, in brackets, was expected"),
+        (["model.ablate=[1]"], "model.ablate=[1]: a valid string was expected"),
         (["data=files"], "data.train"),
         (["data.sourec=en"], "data.sourec: no such key; did you mean data.source?"),
     ],
@@ -155,13 +171,22 @@ def test_every_corpus_is_built_from_the_tree(name: str) -> None:
 def test_there_is_a_group_for_every_folder() -> None:
     """A new folder of the tree must be tested as well."""
     folders = {p.name for p in configuration.folder().iterdir() if p.is_dir()}
-    assert folders == {*GROUPS, "data", "experiment"}
+    assert folders == {*GROUPS, "data", "experiment", "ablation"}
+
+
+def test_a_recipe_may_be_a_sweep() -> None:
+    """Its jobs are named after what differs, with and without -m."""
+    for flag in ([], ["-m"]):
+        line = configuration.for_hydra([*flag, "experiment=heads_sweep", "data.limit=5"])
+        name = "hydra.job.config.override_dirname.exclude_keys=[data.limit,experiment]"
+        assert line == [*flag, "experiment=heads_sweep", "data.limit=5", name]
+    assert configuration.for_hydra(["experiment=l0_gates"]) == ["experiment=l0_gates"]
 
 
 def test_slug_needs_no_escaping() -> None:
-    assert configuration._slug("a b=c,d/é", 3) == "a-b-c-d-3"
-    assert configuration._slug("=,") == "run"
-    assert len(configuration._slug("x" * 500)) == 80
+    assert configuration.slug("a b=c,d/é", 3) == "a-b-c-d-3"
+    assert configuration.slug("=,") == "run"
+    assert len(configuration.slug("x" * 500)) == 80
 
 
 def test_paths_are_made_absolute_where_they_exist(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def curves(run: Path) -> dict[str, list[tuple[int, float]]]:
     everything = {"scalars": 0, "images": 0, "tensors": 0}
     events = EventAccumulator(str(run / "tensorboard"), size_guidance=everything)
     events.Reload()
-    tags = [t for t in events.Tags()["scalars"] if t != "train/tokens_per_second"]
+    tags = [t for t in events.Tags()["scalars"] if not t.endswith("tokens_per_second")]
     shown = {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in tags}
     for tag in events.Tags()["images"]:
         shown[tag] = [(e.step, 0.0) for e in events.Images(tag)]
@@ -160,6 +160,7 @@ def test_overrides_that_go_with_resume(whole, command, tiny, workplace, tmp_path
         ("trainer.accumulate_grad_batches=3", "trainer.val_check_interval=4"),
         ("batches.subword_sampling=0.2", "tokenizer=bpe"),
         ("trainer.max_steps=20",),
+        ("gates=l0", "gates.start=0", "model.ablate=[encoder.0.1]"),
     ],
     ids=" ".join,
 )

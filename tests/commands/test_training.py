@@ -1,5 +1,6 @@
 """What a training prints and leaves on disk."""
 
+import json
 import os
 import re
 from pathlib import Path
@@ -110,6 +111,7 @@ def test_a_sweep(command, tiny, workplace, trained) -> None:
         "data.train=pairs.tsv",
         "trainer.max_epochs=1",
         "-m",
+        "experiment=heads_sweep",
         "model.heads=2,7,8",
         cwd=workplace,
     )
@@ -120,10 +122,18 @@ def test_a_sweep(command, tiny, workplace, trained) -> None:
     assert "model.d_model=32 is not divisible by model.heads=7" in errors[0]
     counts = set(re.findall(r"parameters: ([\d,]+)", out))
     assert len(counts) == 1  # the same, whatever the number of heads
-    assert "failed" in out
+    assert re.search(r"│ 7 +│ +failed ", out)
+    assert "next: tensorboard --logdir outputs/" in out
     (sweep,) = (workplace / "outputs").glob("*-sweep")
     jobs = sorted(p.name for p in sweep.iterdir() if p.is_dir())
     assert len([name for name in jobs if "model.heads" in name]) == 3
+    rows = json.loads((sweep / "sweep.json").read_text())
+    assert [row["model.heads"] for row in rows] == [2, 7, 8]
+    assert [row["failed"] for row in rows] == [False, True, False]
+    assert rows[0]["parameters"] == rows[2]["parameters"]
+    assert rows[0]["tokens_per_second"] > 0
+    assert (sweep / "sweep.csv").read_text().startswith("job,model.heads,parameters,heads,")
+    assert (sweep / "sweep.png").read_bytes().startswith(b"\x89PNG")
     for heads in (2, 8):
         (job,) = sweep.glob(f"*model.heads-{heads}*")
         raw = torch.load(job / "best.ckpt", weights_only=True)

@@ -15,6 +15,10 @@ VARIANTS = {
     "accumulation": ["trainer.accumulate_grad_batches=3", "schedule=inverse_sqrt"],
     "sampling": ["batches.subword_sampling=0.2", "tokenizer.lowercase=true"],
     "grouped queries": ["attention.kv_heads=2", "attention.dropout=0.1", "attention.bias=true"],
+    "heads left out": [
+        "model.ablate=[encoder.*.*,cross.1.0,decoder.0.1-3]",
+        "attention.kv_heads=2",
+    ],
     "half precision": ["trainer.precision=bf16-mixed"],
     "double precision": ["trainer.precision=64-true"],
     "bare": [

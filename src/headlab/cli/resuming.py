@@ -34,30 +34,54 @@ def for_hydra(arguments: Sequence[str]) -> list[str]:
     Raises:
         HeadlabError: the file does not exist, or a sweep is asked for as well.
     """
-    given = [match.group(1) for a in arguments if (match := RESUME.fullmatch(a))]
-    value = given[-1].strip("'\"") if given else ""
-    if value in ("", "null"):
+    value = asked_for(arguments)
+    if not value:
         return list(arguments)
-    path = Path(value).absolute()
-    if path.is_dir() and (path / "last.ckpt").is_file():
-        raise HeadlabError(f"resume={value} is a folder; did you mean {value}/last.ckpt?")
-    if not path.is_file():
-        there = sorted(path.parent.glob("*.ckpt")) if path.parent.is_dir() else []
-        hint = f"; in that folder are {', '.join(p.name for p in there)}" if there else ""
-        raise HeadlabError(f"resume={value}: no such file{hint}")
+    path = existing("resume", value, "last.ckpt")
     if {"-m", "--multirun"} & set(arguments):
         raise HeadlabError("resume goes on with one run; take -m away")
     others = [a for a in arguments if not RESUME.fullmatch(a)]
     hydras = [a for a in others if a.startswith("-") or a.lstrip("+~").startswith("hydra.")]
     if "LOCAL_RANK" not in os.environ:
         os.environ[VARIABLE] = json.dumps([a for a in others if a not in hydras])
-    place = {"resume": path, "hydra.run.dir": path.resolve().parent}
-    quoted = [f"{key}='{_escape(str(where))}'" for key, where in place.items()]
-    return [*hydras, *quoted, "hydra.output_subdir=null"]
+    place = [quoted("resume", path), quoted("hydra.run.dir", path.resolve().parent)]
+    return [*hydras, *place, "hydra.output_subdir=null"]
 
 
-def _escape(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("'", "\\'")
+def asked_for(arguments: Sequence[str]) -> str:
+    """The file of ``resume=FILE`` on a command line; empty when there is none."""
+    given = [match.group(1) for a in arguments if (match := RESUME.fullmatch(a))]
+    value = unquote(given[-1]) if given else ""
+    return "" if value == "null" else value
+
+
+def existing(key: str, value: str, usual: str) -> Path:
+    """The absolute path of a checkpoint that a key names.
+
+    Raises:
+        HeadlabError: there is none; says which there are, such as the ``usual`` one of a folder.
+    """
+    path = Path(value).expanduser().absolute()
+    if path.is_dir() and (path / usual).is_file():
+        raise HeadlabError(f"{key}={value} is a folder; did you mean {value}/{usual}?")
+    if not path.is_file():
+        there = sorted(path.parent.glob("*.ckpt")) if path.parent.is_dir() else []
+        hint = f"; in that folder are {', '.join(p.name for p in there)}" if there else ""
+        raise HeadlabError(f"{key}={value}: no such file{hint}")
+    return path
+
+
+def quoted(key: str, path: Path) -> str:
+    """An override that gives a path with any characters in it."""
+    text = str(path).replace("\\", "\\\\").replace("'", "\\'")
+    return f"{key}='{text}'"
+
+
+def unquote(text: str) -> str:
+    """The value of an override, with or without quotes around it."""
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        return re.sub(r"\\(.)", r"\1", text[1:-1])
+    return text
 
 
 def of_checkpoint(path: Path) -> DictConfig:
@@ -73,18 +97,28 @@ def of_checkpoint(path: Path) -> DictConfig:
     texts = json.loads(os.environ.get(VARIABLE, "[]"))
     parsed = OverridesParser.create().parse_overrides(texts)
     overrides = {o.key_or_group: o for o in parsed}.values()  # the last word on each key
+    check_targets(OmegaConf.to_container(saved), texts, path)
+    for override in overrides:
+        _apply(saved, override, path)
+    return saved
+
+
+def check_targets(saved: Any, overrides: Sequence[str], path: Path) -> None:
+    """Refuse a saved configuration that would call what the configuration tree does not.
+
+    Raises:
+        HeadlabError: names the key and what it would call.
+    """
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
     known = _known_targets() | {
-        str(o.value()) for o in overrides if o.key_or_group.endswith("_target_")
+        str(o.value()) for o in parsed if o.key_or_group.endswith("_target_")
     }
-    for key, target in _find(OmegaConf.to_container(saved), "_target_"):
+    for key, target in _find(saved, "_target_"):
         if target not in known:
             raise HeadlabError(
                 f"{path}: {key}={target} is not in the configuration tree; if you trust it, add "
                 f"{key}={target}"
             )
-    for override in overrides:
-        _apply(saved, override, path)
-    return saved
 
 
 def _apply(saved: DictConfig, override: Override, path: Path) -> None:

@@ -13,8 +13,9 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from headlab.cli import configuration, resuming, streams
-from headlab.cli.report import report_run, report_sweep
+from headlab.cli import configuration, resuming, starting, streams
+from headlab.cli.report import report_run
+from headlab.cli.sweep import Job, report_sweep
 from headlab.errors import HeadlabError
 
 logger = logging.getLogger("headlab")
@@ -31,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     jobs = _Jobs()
     try:
         # Lightning starts the other processes of a distributed run by this very command line.
-        arguments = resuming.for_hydra(configuration.for_hydra(arguments))
+        arguments = configuration.for_hydra(starting.for_hydra(arguments))
+        arguments = resuming.for_hydra(arguments)
         sys.argv = [str(Path(__file__).resolve()), *arguments]
         hydra.main(
             version_base="1.3", config_path=str(configuration.folder()), config_name="train"
@@ -41,8 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(130)
     except Exception as error:  # before or between the jobs: Hydra, the command line, the disk
         _fail(configuration.explain(error))
-    if jobs.sweep:
-        report_sweep(jobs.results)
+    if jobs.sweep is not None and jobs.results and os.environ.get("LOCAL_RANK", "0") == "0":
+        report_sweep(jobs.results, jobs.sweep)
     if jobs.failed:
         sys.exit(1)
 
@@ -51,19 +53,20 @@ class _Jobs:
     """The jobs of this command: one, or those of a sweep."""
 
     def __init__(self) -> None:
-        self.results: list[tuple[str, dict[str, Any] | None]] = []
-        self.sweep = False
+        self.results: list[Job] = []
+        self.sweep: Path | None = None  # the folder of a sweep
 
     @property
     def failed(self) -> bool:
-        return any(result is None for _, result in self.results)
+        return any(job.final is None for job in self.results)
 
     def run(self, composed: DictConfig) -> None:
         """Hydra's task function. A failing job of a sweep does not stop the others."""
         job = HydraConfig.get()
-        self.sweep = job.mode == RunMode.MULTIRUN
+        if job.mode == RunMode.MULTIRUN:
+            self.sweep = Path(job.runtime.cwd) / job.sweep.dir
         name = job.job.override_dirname
-        if self.sweep:
+        if self.sweep is not None:
             logger.info("job %s: %s", job.job.num, name)
         # Paths are relative to where the user stands, also with hydra.job.chdir=true.
         os.chdir(job.runtime.cwd)
@@ -77,7 +80,8 @@ class _Jobs:
                 _discard(folder)
         except Exception:
             logger.exception("%sfailed", f"{name}: " if self.sweep else "")
-        self.results.append((name, result))
+        overrides = list(job.overrides.task)
+        self.results.append(Job(name, overrides, folder, result))
 
 
 def _train(composed: DictConfig, folder: Path) -> dict[str, Any]:
@@ -87,6 +91,10 @@ def _train(composed: DictConfig, folder: Path) -> dict[str, Any]:
     resume = Path(composed.resume).absolute() if composed.resume is not None else None
     if resume is not None:
         composed = resuming.of_checkpoint(resume)
+    elif composed.init_from is not None:
+        overrides = HydraConfig.get().overrides.task
+        start = Path(composed.init_from).absolute()
+        composed = starting.of_checkpoint(composed, overrides, start)
     config: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     configuration.check(config)
     configuration.anchor(config)

@@ -16,14 +16,16 @@ from lightning.fabric.utilities.warnings import PossibleUserWarning
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from headlab.allocator import keep_freed_memory
-from headlab.checkpoint import read_raw
+from headlab.checkpoint import read_checkpoint, save_checkpoint
 from headlab.data.corpus import build_corpus
 from headlab.data.module import TranslationData
 from headlab.data.tokenizer import Tokenizers
 from headlab.errors import HeadlabError
+from headlab.heads.hard_concrete import HardConcreteGates, check_gates
 from headlab.training.checkpoints import AtomicCheckpointIO, Checkpoints
 from headlab.training.module import TranslationModule, check_smoothing
 from headlab.training.schedule import build_schedule
+from headlab.training.starting import all_heads, starting_point, take_weights, training_state
 from headlab.transformer import Transformer
 
 logger = logging.getLogger("headlab")
@@ -34,7 +36,8 @@ class Run:
     """What a finished training leaves behind."""
 
     folder: Path
-    checkpoint: Path  # best.ckpt, or last.ckpt when nothing was validated
+    # best.ckpt, or last.ckpt when nothing was validated; pruned.ckpt where gates were learnt
+    checkpoint: Path
     module: TranslationModule
     data: TranslationData
     logger: TensorBoardLogger
@@ -48,8 +51,10 @@ def fit(config: dict[str, Any], folder: Path, resume: Path | None = None) -> Run
 
     Args:
         config: the whole configuration, resolved, plain types.
+            ``init_from`` is a checkpoint that a new run takes tokenizers and weights from; heads
+            that it lacks are missing in the new model, too, beside those of ``model.ablate``.
         folder: of the run: checkpoints and TensorBoard files go there.
-        resume: a checkpoint of this run to go on from.
+        resume: a checkpoint of this run to go on from; ``init_from`` is not read again then.
 
     Raises:
         HeadlabError: something in the configuration or the corpus cannot be used; all of it is
@@ -63,13 +68,18 @@ def fit(config: dict[str, Any], folder: Path, resume: Path | None = None) -> Run
             raise HeadlabError(f"threads={config['threads']} must be at least 1, or null")
         torch.set_num_threads(config["threads"])
     _quieten()
-    raw = read_raw(resume) if resume is not None else None
+    raw = training_state(resume) if resume is not None else None
+    start = None
+    if raw is None and config.get("init_from") is not None:
+        start = starting_point(config)
+        config = {**config, "model": {**config["model"], "ablate": start.model.hparams["ablate"]}}
     _check_model(config)
     board = _logger(config, folder, raw)
     trainer = _trainer(config, folder, board)
     checkpoints = next(c for c in trainer.callbacks if isinstance(c, Checkpoints))  # type: ignore[attr-defined]
     finished = raw is not None and _finished(trainer, raw)
     tokenizers = Tokenizers.from_state(raw["headlab"]["tokenizers"]) if raw else None
+    tokenizers = start.tokenizers if start else tokenizers
     data = TranslationData(
         build_corpus(config["data"]),
         config["tokenizer"],
@@ -91,6 +101,8 @@ def fit(config: dict[str, Any], folder: Path, resume: Path | None = None) -> Run
         target_vocab_size=tokenizers.target.vocab_size,
         **config["model"],
     )
+    if start is not None:
+        take_weights(model, start)
     module = TranslationModule(
         model,
         tokenizers,
@@ -99,6 +111,7 @@ def fit(config: dict[str, Any], folder: Path, resume: Path | None = None) -> Run
         config["loss"]["label_smoothing"],
         config,
         corpus,
+        *_gates(config, model),
     )
     logger.info("%s", describe(model))
     logger.info("run folder: %s   (tensorboard --logdir %s)", folder, folder.parent)
@@ -109,6 +122,10 @@ def fit(config: dict[str, Any], folder: Path, resume: Path | None = None) -> Run
         trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
         step, best_score = trainer.global_step, checkpoints.best_score
     best = checkpoints.best if checkpoints.best.exists() else checkpoints.last
+    if module.gates is not None and trainer.is_global_zero:
+        loaded = read_checkpoint(best)  # closed heads are cut
+        best = folder / "pruned.ckpt"
+        save_checkpoint(best, loaded, loaded.model)
     return Run(
         folder,
         best,
@@ -121,14 +138,25 @@ def fit(config: dict[str, Any], folder: Path, resume: Path | None = None) -> Run
     )
 
 
+def _gates(config: Mapping[str, Any], model: Transformer) -> tuple[Any, ...]:
+    """The learnt gates that the configuration asks for, and their learning rate."""
+    if config.get("gates") is None:
+        return ()
+    settings = dict(config["gates"])
+    rate = settings.pop("learning_rate")
+    return HardConcreteGates.of_model(model, **settings), rate
+
+
 def describe(model: Transformer) -> str:
-    """One line: the number of parameters, and how many of them are attention."""
+    """One line: the number of parameters, how many of them are attention, and missing heads."""
     total = sum(p.numel() for p in model.parameters())
     attention = sum(p.numel() for n, p in model.named_parameters() if "_attention." in n)
     layers = model.encoder_layers + model.decoder_layers
+    here, whole = len(model.head_names), len(all_heads(model))
+    missing = f"; {here} of {whole} heads" if here < whole else ""
     return (
         f"parameters: {total:,} ({attention:,} in attention: {layers} layers, "
-        f"{model.heads} heads, width {model.d_model})"
+        f"{model.heads} heads, width {model.d_model}{missing})"
     )
 
 
@@ -145,6 +173,9 @@ def _check_model(config: Mapping[str, Any]) -> None:
         model = Transformer(
             source_vocab_size=vocabulary, target_vocab_size=vocabulary, **config["model"]
         )
+    if config.get("gates") is not None:
+        check_gates(**config["gates"])
+        _gates(config, model)
     build_schedule(total_steps=1000, **config["schedule"])
     check_smoothing(config["loss"]["label_smoothing"])
     try:

@@ -13,9 +13,11 @@ from headlab.checkpoint import contents
 from headlab.data.batches import Batch
 from headlab.data.tokenizer import PAD, Tokenizers
 from headlab.errors import HeadlabError
+from headlab.heads.hard_concrete import HardConcreteGates
 from headlab.training.loss import linear_cross_entropy
+from headlab.training.running import Running, Stopwatch, gate_metrics
 from headlab.training.schedule import build_schedule
-from headlab.transformer import Transformer
+from headlab.transformer import Gates, Transformer
 
 OptimizerFactory = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 
@@ -35,6 +37,10 @@ class TranslationModule(L.LightningModule):
         label_smoothing: mass taken from the target, in [0, 1).
         config: the run's whole configuration, plain types, for the checkpoint.
         corpus: what identifies the pairs; going on with others would not be the same run.
+        gates: learnt gates; their penalty is added to the loss, and validation takes them without
+            noise.
+        gate_learning_rate: the gates' learning rate is this times the schedule's. Weight decay,
+            which would pull them to half open, is never applied to them.
     """
 
     def __init__(
@@ -46,16 +52,21 @@ class TranslationModule(L.LightningModule):
         label_smoothing: float,
         config: dict[str, Any],
         corpus: str = "",
+        gates: HardConcreteGates | None = None,
+        gate_learning_rate: float = 1.0,
     ) -> None:
         super().__init__()
         check_smoothing(label_smoothing)
         self.model, self.tokenizers = model, tokenizers
         self.optimizer_factory, self.schedule = optimizer, dict(schedule)
         self.label_smoothing, self.config, self.corpus = label_smoothing, config, corpus
+        self.gates, self.gate_learning_rate = gates, gate_learning_rate
         self.validation_translations: list[str] | None = None
         self._step_tokens: list[int] = []  # of the batches accumulated into the coming step
-        self._since_log = _Running()
-        self._validation = torch.zeros(3, dtype=torch.float64)
+        self._since_log = Running()
+        self.stopwatch = Stopwatch()  # of all steps of this process
+        self._validation = torch.zeros(4, dtype=torch.float64)
+        self._open_heads = 0
         self._validation_started = 0.0
         self._gradient_norm = torch.zeros(())
 
@@ -64,10 +75,17 @@ class TranslationModule(L.LightningModule):
         """Whether batches have been accumulated into a step that is still to come."""
         return bool(self._step_tokens)
 
-    def loss_sums(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def evaluation_gates(self) -> dict[str, Tensor] | None:
+        """The learnt gates without noise, to be given to the model; None where there are none."""
+        if self.gates is None:
+            return None
+        with torch.no_grad():
+            return self.gates.evaluation()
+
+    def loss_sums(self, batch: Batch, gates: Gates | None = None) -> tuple[Tensor, Tensor]:
         """Smoothed loss and negative log-likelihood of a batch, summed over real tokens."""
-        encoded = self.model.encode(batch.source)
-        hidden = self.model.decode(batch.target_input, encoded).hidden
+        encoded = self.model.encode(batch.source, gates)
+        hidden = self.model.decode(batch.target_input, encoded, gates=gates).hidden
         real = batch.target_output != PAD
         return linear_cross_entropy(
             hidden[real], self.model.output.weight, batch.target_output[real], self.label_smoothing
@@ -75,12 +93,22 @@ class TranslationModule(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The batch's share of the step's loss."""
-        loss, nll = self.loss_sums(batch)
+        loss, nll = self.loss_sums(batch, None if self.gates is None else self.gates.sample())
         self._step_tokens.append(batch.target_tokens)
         self._since_log.add(batch, loss.detach(), nll)
+        if self.gates is not None:  # a cost a token, so that every batch pays its share of it
+            loss = loss + batch.target_tokens * self.gates.cost()
         # The number of tokens of the whole step is not known before its last batch: divide by the
         # first batch's now, and let configure_gradient_clipping set the rest right.
         return loss / self._step_tokens[0]
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Start the clock of the batch."""
+        self.stopwatch.start(batch.target_tokens)
+
+    def on_after_backward(self) -> None:
+        """Stop it, unless the optimizer takes its step now."""
+        self.stopwatch.lap()
 
     def configure_gradient_clipping(
         self,
@@ -115,6 +143,7 @@ class TranslationModule(L.LightningModule):
         hook: the state saved after a step must know that the step was logged.
         """
         super().optimizer_step(*args, **kwargs)
+        self.stopwatch.lap()
         trainer = self.trainer
         step = trainer.global_step + 1  # Lightning counts the step when this returns
         if step % max(1, trainer.log_every_n_steps):  # type: ignore[attr-defined]
@@ -122,14 +151,16 @@ class TranslationModule(L.LightningModule):
         metrics = self._since_log.metrics()
         metrics["train/learning_rate"] = trainer.optimizers[0].param_groups[0]["lr"]
         metrics["train/gradient_norm"] = float(self._gradient_norm)
-        self._since_log = _Running()
+        if self.gates is not None:
+            metrics |= gate_metrics(self.gates)
+        self._since_log = Running()
         if trainer.is_global_zero and trainer.logger is not None:
             trainer.logger.log_metrics(metrics, step=step)
 
     def on_validation_start(self) -> None:
         """Stop the clock of the training speed, and forget the sums of the last validation."""
         self._validation_started = time.perf_counter()
-        self._validation = torch.zeros(3, dtype=torch.float64)
+        self._validation = torch.zeros(4, dtype=torch.float64)
 
     def on_validation_end(self) -> None:
         """Let the clock of the training speed go on."""
@@ -137,20 +168,30 @@ class TranslationModule(L.LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Add up loss, likelihood and tokens."""
-        loss, nll = self.loss_sums(batch)
-        sums = torch.stack([loss, nll]).double().cpu()
+        loss, nll = self.loss_sums(batch, self.evaluation_gates())
+        objective = loss
+        if self.gates is not None:  # here, while the averaged gates are in place of the newest
+            objective = loss + batch.target_tokens * self.gates.cost()
+            self._open_heads = sum(gate > 0 for gate in self.gates.by_head().values())
+        sums = torch.stack([loss, nll, objective]).double().cpu()
         self._validation += torch.cat([sums, torch.tensor([float(batch.target_tokens)])])
 
     def on_validation_epoch_end(self) -> None:
-        """Log loss and perplexity a token of the whole validation split."""
+        """Log loss and perplexity a token of the whole validation split.
+
+        With gates also ``val/objective``, what the training makes small: the loss and the penalty
+        of the gates; and how many heads are open.
+        """
         sums = self._validation.to(self.device, torch.float32)
         if self.trainer.world_size > 1:
             sums = self._sum_over_processes(sums)
-        loss, nll, tokens = sums.tolist()
-        if tokens:
-            self.report(
-                {"val/loss": loss / tokens, "val/perplexity": math.exp(min(nll / tokens, 50.0))}
-            )
+        loss, nll, objective, tokens = sums.tolist()
+        if not tokens:
+            return
+        metrics = {"val/loss": loss / tokens, "val/perplexity": math.exp(min(nll / tokens, 50.0))}
+        if self.gates is not None:
+            metrics |= {"val/objective": objective / tokens, "val/open_heads": self._open_heads}
+        self.report(metrics)
 
     def _sum_over_processes(self, values: Tensor) -> Tensor:
         gathered = self.all_gather(values)
@@ -170,7 +211,7 @@ class TranslationModule(L.LightningModule):
     def configure_optimizers(self) -> Any:
         """The optimizer, and the schedule by optimizer step."""
         try:
-            optimizer = self.optimizer_factory(self.parameters())
+            optimizer = self._optimizer()
         except (TypeError, ValueError) as error:
             raise HeadlabError(f"optimizer: {error}") from error
         total = self.trainer.estimated_stepping_batches
@@ -186,61 +227,30 @@ class TranslationModule(L.LightningModule):
             "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
         }
 
+    def _optimizer(self) -> torch.optim.Optimizer:
+        if self.gates is None:
+            return self.optimizer_factory(self.parameters())
+        groups: Any = [{"params": list(part.parameters())} for part in (self.model, self.gates)]
+        optimizer = self.optimizer_factory(groups)
+        group = optimizer.param_groups[1]
+        group["lr"] *= self.gate_learning_rate
+        if "weight_decay" in group:
+            group["weight_decay"] = 0.0
+        return optimizer
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what rebuilds the model from the file alone, and unfinished averages."""
         checkpoint["headlab"] = contents(self.model, self.tokenizers, self.config)
         checkpoint["headlab"]["corpus"] = self.corpus
+        checkpoint["headlab"]["gates"] = None if self.gates is None else self.gates.settings
         checkpoint["headlab"]["since_log"] = self._since_log.state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take back the unfinished averages."""
-        self._since_log = _Running(**checkpoint["headlab"]["since_log"])
+        self._since_log = Running(**checkpoint["headlab"]["since_log"])
 
 
 def check_smoothing(label_smoothing: float) -> None:
     """Raise HeadlabError unless ``label_smoothing`` is a share below one."""
     if not 0.0 <= label_smoothing < 1.0:
         raise HeadlabError(f"loss.label_smoothing={label_smoothing} must lie in [0, 1)")
-
-
-class _Running:
-    """Sums since the last log: kept as tensors, so that no step waits for their values."""
-
-    def __init__(
-        self,
-        loss: float = 0.0,
-        nll: float = 0.0,
-        tokens: int = 0,
-        padding: float = 0.0,
-        batches: int = 0,
-        seconds: float = 0.0,
-    ) -> None:
-        self.loss: Tensor | float = loss
-        self.nll: Tensor | float = nll
-        self.tokens, self.padding, self.batches = tokens, padding, batches
-        self.started = time.perf_counter() - seconds
-
-    def add(self, batch: Batch, loss: Tensor, nll: Tensor) -> None:
-        self.loss, self.nll = self.loss + loss, self.nll + nll
-        self.tokens += batch.target_tokens
-        self.padding += batch.padding_share
-        self.batches += 1
-
-    def metrics(self) -> dict[str, float]:
-        seconds = time.perf_counter() - self.started
-        return {
-            "train/loss": float(self.loss) / self.tokens,
-            "train/perplexity": math.exp(min(float(self.nll) / self.tokens, 50.0)),
-            "train/tokens_per_second": self.tokens / max(seconds, 1e-9),
-            "train/padding_share": self.padding / self.batches,
-        }
-
-    def state(self) -> dict[str, float]:
-        return {
-            "loss": float(self.loss),
-            "nll": float(self.nll),
-            "tokens": self.tokens,
-            "padding": self.padding,
-            "batches": self.batches,
-            "seconds": time.perf_counter() - self.started,
-        }

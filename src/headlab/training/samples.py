@@ -49,7 +49,9 @@ class SampleTranslations(pl.Callback):
         from headlab.decoding import Translator
 
         with undisturbed(pl_module):
-            return Translator(pl_module.model, pl_module.tokenizers).translate(sources)
+            translator = Translator(pl_module.model, pl_module.tokenizers)
+            gates = pl_module.evaluation_gates()
+            return translator.texts(translator.hypotheses(sources, gates=gates))
 
 
 def samples_table(rows: Sequence[tuple[str, str, str]]) -> str:

@@ -33,7 +33,8 @@ class ValidationScores(Callback):
         sources = [source for source, _ in pairs]
         rank, world = trainer.global_rank, trainer.world_size
         translator = Translator(pl_module.model, pl_module.tokenizers, **self.decoding)  # type: ignore[arg-type]
-        mine = translator.translate(sources[rank::world])
+        gates = pl_module.evaluation_gates()
+        mine = translator.texts(translator.hypotheses(sources[rank::world], gates=gates))
         translations = mine
         if world > 1:
             shares: list[list[str]] = [[] for _ in range(world)]
