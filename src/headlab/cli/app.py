@@ -6,8 +6,13 @@ import sys
 import typer
 
 from headlab.cli import streams
+from headlab.cli.ablate import WithSettings, ablate
+from headlab.cli.align import align
 from headlab.cli.attend import attend
 from headlab.cli.evaluate import evaluate
+from headlab.cli.importance import importance
+from headlab.cli.prune import prune
+from headlab.cli.roles import roles
 from headlab.cli.translate import translate
 from headlab.errors import HeadlabError
 
@@ -33,6 +38,11 @@ def train(context: typer.Context) -> None:
 app.command()(translate)
 app.command()(evaluate)
 app.command()(attend)
+app.command(cls=WithSettings, context_settings={"ignore_unknown_options": True})(ablate)
+app.command()(importance)
+app.command()(prune)
+app.command()(roles)
+app.command()(align)
 
 
 def main() -> None:

@@ -1,0 +1,281 @@
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner
+
+from headlab.checkpoint import read_checkpoint
+from headlab.cli import prune as module
+from headlab.cli.prune import prune
+from headlab.errors import HeadlabError
+from headlab.head_names import parse_heads
+from headlab.heads import pruning
+from headlab.heads.gates import gates_without
+from headlab.heads.measure import Measurer
+from headlab.heads.speed import Speeds
+
+app = typer.Typer()
+app.command()(prune)
+
+
+def run(*arguments: object) -> str:
+    """Standard output of the command; what it raises comes through."""
+    texts = [str(argument) for argument in arguments]
+    result = CliRunner().invoke(app, texts, catch_exceptions=False, standalone_mode=False)
+    return result.stdout
+
+
+@pytest.fixture
+def checkpoint(
+    learnt_checkpoint: Path, learnt_pairs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A copy of the checkpoint whose configuration names a corpus of three small files."""
+    monkeypatch.setattr(pruning, "compare_speeds", lambda *_: Speeds(10.0, 20.0, 4.0))
+    pairs = [pair for pair in learnt_pairs if "\n" not in pair[1]]
+    parts = {"train": pairs, "validation": pairs[::2], "test": pairs[1::2]}
+    for split, rows in parts.items():
+        text = "".join(f"{source}\t{target}\n" for source, target in rows)
+        (tmp_path / f"{split}.tsv").write_text(text, encoding="utf-8")
+    raw = torch.load(learnt_checkpoint, weights_only=True)
+    raw["headlab"]["config"]["data"] = {
+        "_target_": "headlab.data.files.Files",
+        "source": "en",
+        "target": "fr",
+        "root": str(tmp_path / "data"),
+        "limit": None,
+        **{split: str(tmp_path / f"{split}.tsv") for split in parts},
+        "format": None,
+        "source_column": None,
+        "target_column": None,
+        "validation_share": 0.1,
+        "test_share": 0.1,
+    }
+    path = tmp_path / "run" / "best.ckpt"
+    path.parent.mkdir()
+    torch.save(raw, path)
+    return path
+
+
+def curve(folder: Path) -> list[dict[str, str]]:
+    with open(folder / "curve.csv", encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_half_of_the_heads(checkpoint: Path, tmp_path: Path) -> None:
+    before = checkpoint.read_bytes()
+    out = tmp_path / "pruned.ckpt"
+    out.write_bytes(b"an older file")
+    output = run(checkpoint, "--keep", 0.5, "--steps", 2, "--out", out)
+    assert checkpoint.read_bytes() == before
+    whole, pruned = read_checkpoint(checkpoint), read_checkpoint(out)
+    assert len(pruned.model.head_names) == 6
+    gone = set(whole.model.head_names) - set(pruned.model.head_names)
+    assert parse_heads(pruned.config["model"]["ablate"], whole.model.head_names, "") == sorted(
+        gone, key=whole.model.head_names.index
+    )
+    source, target = torch.tensor([[5, 9, 3]]), torch.tensor([[2, 8]])
+    masked = whole.model(source, target, gates_without(whole.model, gone))
+    torch.testing.assert_close(pruned.model(source, target), masked, atol=1e-5, rtol=0)
+
+    folder = checkpoint.parent / "best.pruning-gradient-keep-0.5"
+    rows = curve(folder)
+    assert [row["heads"] for row in rows] == ["12", "9", "6"]
+    assert [row["kept"] for row in rows] == ["False", "False", "True"]
+    sites = [sum(int(row[site]) for site in ("encoder", "decoder", "cross")) for row in rows]
+    assert sites == [12, 9, 6]
+    references = [line.split("\t") for line in (tmp_path / "test.tsv").read_text().splitlines()]
+    sources, targets = zip(*references, strict=True)
+    found = Measurer(pruned, sources, targets).measure()
+    assert float(rows[2]["test_bleu"]) == pytest.approx(found.scores.bleu)
+    assert float(rows[2]["test_nll"]) == pytest.approx(found.nll, rel=1e-5)
+    result = {r["quantity"]: r for r in json.loads((folder / "result.json").read_text())}
+    assert result["heads"]["change"] == -6
+    assert 0 < result["test_bleu"]["p_value"] <= 1
+    assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert "heads       12 -> 6" in output
+    assert "10 -> 20 target tokens a second (x 2.00)" in output
+    assert f"next: headlab evaluate {out}" in output
+    ablate = ",".join(pruned.config["model"]["ablate"])
+    assert f"python train.py 'model.ablate=[{ablate}]'" in output
+
+
+def test_what_was_pruned_is_pruned_again(checkpoint: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "first.ckpt", tmp_path / "second.ckpt"
+    run(checkpoint, "--keep", 0.5, "--out", first)
+    output = run(first, "--keep", 0.34, "--by", "loss", "--out", second)
+    kept, left = (read_checkpoint(p).model.head_names for p in (first, second))
+    assert len(left) == 2
+    assert set(left) < set(kept)
+    assert str(left[0]) in output
+
+
+@pytest.mark.parametrize(("keep", "left"), [(0, 0), (1, 12)])
+def test_nothing_and_everything(checkpoint: Path, tmp_path: Path, keep: int, left: int) -> None:
+    output = run(checkpoint, "--keep", keep, "--by", "confidence", "--out", tmp_path / "p.ckpt")
+    assert len(read_checkpoint(tmp_path / "p.ckpt").model.head_names) == left
+    assert ("cross-attention: none" in output) == (left == 0)
+
+
+def test_one_site_by_chance(checkpoint: Path, tmp_path: Path) -> None:
+    def left(seed: int) -> list[str]:
+        out = tmp_path / f"{seed}.ckpt"
+        options = "--site", "cross, encoder", "--by", "random", "--seed", seed
+        run(checkpoint, "--keep", 0.25, *options, "--out", out)
+        return [str(one) for one in read_checkpoint(out).model.head_names]
+
+    found = left(1)
+    assert len(found) == 4 + 2
+    assert sum(name.startswith("decoder") for name in found) == 4
+    assert left(2) != found
+
+
+def test_until_bleu_falls(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last step within the limit is kept, and the one beyond it is on the curve."""
+    out = tmp_path / "pruned.ckpt"
+    output = run(checkpoint, "--max-bleu-drop", 20, "--step-heads", 1, "--out", out)
+    rows = curve(checkpoint.parent / "best.pruning-gradient-drop-20")
+    bleu = [float(row["validation_bleu"]) for row in rows]
+    assert all(bleu[0] - value <= 20 for value in bleu[:-1])
+    assert bleu[0] - bleu[-1] > 20
+    kept = int(next(row["heads"] for row in rows if row["kept"] == "True"))
+    assert kept == int(rows[-2]["heads"]) == len(read_checkpoint(out).model.head_names) < 12
+    assert f"12 -> {kept}" in output
+
+    output = run(checkpoint, "--max-bleu-drop", 0, "--step-heads", 12, "--out", out)
+    assert "no step stayed within 0 BLEU" in output
+    assert len(read_checkpoint(out).model.head_names) == 12
+
+
+def test_chosen_and_reported_on_one_split(
+    checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = "--choose-on", "test", "--split", "test", "--limit", 2, "--normalize-by-layer"
+    run(checkpoint, "--keep", 0.75, *options, "--out", tmp_path / "p.ckpt")
+    assert "the result is flattered" in caplog.text
+    row = curve(checkpoint.parent / "best.pruning-gradient-keep-0.75")[0]
+    assert "validation_bleu" not in row
+
+
+def test_from_scratch_repeats_the_overrides_of_the_run(checkpoint: Path, tmp_path: Path) -> None:
+    typed = checkpoint.parent / ".hydra" / "overrides.yaml"
+    typed.parent.mkdir()
+
+    def told(*overrides: str) -> str:
+        typed.write_text("".join(f"- {text}\n" for text in overrides), encoding="utf-8")
+        output = run(checkpoint, "--keep", 0, "--out", tmp_path / "p.ckpt")
+        return output.partition("from scratch: ")[2].strip()
+
+    ablate = "'model.ablate=[encoder.0.0-3,decoder.0.0-3,cross.0.0-3]'"
+    expected = f"python train.py data=files model.heads=4 {ablate}"
+    assert told("data=files", "model.heads=4", "model.ablate=[cross.0.0]") == expected
+    assert told("init_from=x.ckpt", "model.heads=4") == f"python train.py {ablate}"
+
+
+def test_finetuning_is_told_what_to_do(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The training itself is tested with the real command."""
+    from headlab.checkpoint import save_checkpoint
+    from headlab.cli import finetuning
+
+    asked: list[tuple[int, int]] = []
+
+    def train(self: Any, loaded: Any, step: int, out: Path) -> None:
+        asked.append((step, len(loaded.model.head_names)))
+        save_checkpoint(out, loaded, loaded.model)
+
+    monkeypatch.setattr(finetuning.Finetuning, "__call__", train)
+    out = tmp_path / "p.ckpt"
+    run(checkpoint, "--keep", 0.5, "--steps", 2, "--finetune-epochs", 1, "--out", out)
+    assert asked == [(1, 9), (2, 6)]
+    folder = checkpoint.parent / "best.pruning-gradient-keep-0.5-finetuned"
+    assert json.loads((folder / "settings.json").read_text())["finetuning"]["optimizer"]["lr"] > 0
+    assert (folder / "step-2.ckpt").is_file()
+
+
+Mistake = Callable[[Path, Path], tuple[object, ...]]
+MISTAKES: dict[str, Mistake] = {
+    r"say how much to cut: --keep SHARE, such as 0.5, or --max-bleu-drop BLEU": lambda c, o: (
+        c,
+        "--out",
+        o,
+    ),
+    r"one goal at a time: --keep .* or --max-bleu-drop": lambda c, o: (
+        *(c, "--out", o, "--keep", 0.5),
+        *("--max-bleu-drop", 0.5),
+    ),
+    r"--keep 24 must be a share": lambda c, o: (c, "--out", o, "--keep", 24),
+    r"--keep nan must be a share": lambda c, o: (c, "--out", o, "--keep", "nan"),
+    r"--max-bleu-drop -1 must lie between": lambda c, o: (c, "--out", o, "--max-bleu-drop", -1),
+    r"--steps belongs to --keep": lambda c, o: (
+        *(c, "--out", o, "--max-bleu-drop", 1),
+        *("--steps", 3),
+    ),
+    r"--step-heads belongs to --max-bleu-drop": lambda c, o: (
+        *(c, "--out", o, "--keep", 0.5),
+        *("--step-heads", 3),
+    ),
+    r"--steps 0 must be at least 1": lambda c, o: (c, "--out", o, "--keep", 0.5, "--steps", 0),
+    r"--by loss2: choose gradient, loss, confidence or random": lambda c, o: (
+        *(c, "--out", o, "--keep", 0.5),
+        *("--by", "loss2"),
+    ),
+    r"--normalize-by-layer is for --by gradient, not for --by loss": lambda c, o: (
+        *(c, "--out", o, "--keep", 0.5),
+        *("--by", "loss", "--normalize-by-layer"),
+    ),
+    r"--finetune-epochs 0 must be at least 1": lambda c, o: (
+        *(c, "--out", o, "--keep", 0.5),
+        *("--finetune-epochs", 0),
+    ),
+    r"--site cross,source: choose .* of encoder, decoder, cross": lambda c, o: (
+        *(c, "--out", o, "--keep", 0.5),
+        *("--site", "cross,source"),
+    ),
+    r"--out .*best.ckpt is the checkpoint to prune": lambda c, o: (c, "--out", c, "--keep", 0.5),
+    r"--out .* is a folder; name a file in it": lambda c, o: (
+        *(c, "--out", c.parent, "--keep", 0.5),
+    ),
+    r"there is no folder .*nowhere; make it first": lambda c, o: (
+        *(c, "--keep", 0.5),
+        *("--out", o.parent / "nowhere" / "p.ckpt"),
+    ),
+    r"choose train, validation or test": lambda c, o: (
+        *(c, "--out", o, "--keep", 0.5),
+        *("--choose-on", "dev"),
+    ),
+}
+
+
+@pytest.mark.parametrize("message", MISTAKES)
+def test_mistakes_are_one_line_before_any_work(
+    message: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("work began")
+
+    monkeypatch.setattr(Measurer, "measure", never)
+    with pytest.raises(HeadlabError, match=message):
+        run(*MISTAKES[message](checkpoint, tmp_path / "p.ckpt"))
+    assert not (tmp_path / "p.ckpt").exists()
+
+
+def test_another_name_of_the_checkpoint_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link.ckpt"
+    link.symlink_to(checkpoint)
+    with pytest.raises(HeadlabError, match="is the checkpoint to prune"):
+        run(checkpoint, "--keep", 0.5, "--out", link)
+
+
+def test_a_model_without_heads_has_none_to_cut(checkpoint: Path, tmp_path: Path) -> None:
+    run(checkpoint, "--keep", 0, "--site", "cross", "--out", tmp_path / "p.ckpt")
+    with pytest.raises(HeadlabError, match=r"p.ckpt has no head left to cut in cross"):
+        run(tmp_path / "p.ckpt", "--keep", 0.5, "--site", "cross", "--out", tmp_path / "q.ckpt")
+    assert module.RANKINGS == ("gradient", "loss", "confidence", "random")
