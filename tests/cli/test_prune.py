@@ -32,33 +32,14 @@ def run(*arguments: object) -> str:
 
 @pytest.fixture
 def checkpoint(
-    learnt_checkpoint: Path, learnt_pairs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    checkpoint_with_corpus: Callable[..., Path],
+    sentence_pairs: list[tuple[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
-    """A copy of the checkpoint whose configuration names a corpus of three small files."""
+    """A checkpoint with a small corpus, whose speed is not measured."""
     monkeypatch.setattr(pruning, "compare_speeds", lambda *_: Speeds(10.0, 20.0, 4.0))
-    pairs = [pair for pair in learnt_pairs if "\n" not in pair[1]]
-    parts = {"train": pairs, "validation": pairs[::2], "test": pairs[1::2]}
-    for split, rows in parts.items():
-        text = "".join(f"{source}\t{target}\n" for source, target in rows)
-        (tmp_path / f"{split}.tsv").write_text(text, encoding="utf-8")
-    raw = torch.load(learnt_checkpoint, weights_only=True)
-    raw["headlab"]["config"]["data"] = {
-        "_target_": "headlab.data.files.Files",
-        "source": "en",
-        "target": "fr",
-        "root": str(tmp_path / "data"),
-        "limit": None,
-        **{split: str(tmp_path / f"{split}.tsv") for split in parts},
-        "format": None,
-        "source_column": None,
-        "target_column": None,
-        "validation_share": 0.1,
-        "test_share": 0.1,
-    }
-    path = tmp_path / "run" / "best.ckpt"
-    path.parent.mkdir()
-    torch.save(raw, path)
-    return path
+    parts = {"validation": sentence_pairs[::2], "test": sentence_pairs[1::2]}
+    return checkpoint_with_corpus(parts | {"train": sentence_pairs})
 
 
 def curve(folder: Path) -> list[dict[str, str]]:

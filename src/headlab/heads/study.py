@@ -1,8 +1,6 @@
 """A study's folder beside its checkpoint: what was measured, tables, figures, TensorBoard."""
 
-import csv
 import hashlib
-import io
 import itertools
 import json
 import math
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headlab.errors import HeadlabError
 from headlab.files import replace_file
+from headlab.tables import write_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -106,17 +105,7 @@ class Study:
 
     def table(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write rows to ``name.csv`` and ``name.json``; None is an empty cell, and so is NaN."""
-        columns = list(dict.fromkeys(key for row in rows for key in row))
-        cleaned = [{key: _plain(row.get(key)) for key in columns} for row in rows]
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(
-            {key: " ".join(map(str, v)) if isinstance(v, list) else v for key, v in row.items()}
-            for row in cleaned
-        )
-        self._keep(f"{name}.csv", text.getvalue())
-        self._keep(f"{name}.json", json.dumps(cleaned, indent=1, ensure_ascii=False) + "\n")
+        self._written += write_table(self.folder, name, rows)
 
     def figure(self, name: str, figure: "Figure") -> None:
         """Write a figure to ``name.png``; it goes into TensorBoard as well."""
@@ -146,19 +135,6 @@ class Study:
         writer.close()
         return list(self._written)
 
-    def _keep(self, name: str, text: str) -> None:
-        _write(self.folder / name, text)
-        self._written.append(self.folder / name)
-
 
 def _write(path: Path, text: str) -> None:
     replace_file(path, lambda file: file.write(text.encode()))
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no NaN and no infinity."""
-    if hasattr(value, "item"):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return list(value) if isinstance(value, tuple | set) else value
