@@ -75,8 +75,7 @@ def _report_gates(run: Run, config: Mapping[str, Any], after: float) -> "Transfo
         table.add_row(TITLES[site], f"{len(names)} of {had}", Text(which + note))
     Console().print(table)
     left = len(model.head_names)
-    closed = f"{(before - left) / before:.0%}" if before else "none"
-    line = f"heads {left} of {before}: {closed} cut   test BLEU {after:.2f}"
+    line = f"heads left {left} of {before}, {1 - left / before:.1%} cut   test BLEU {after:.2f}"
     start = config.get("init_from")
     if start is not None and Path(start).is_file():
         first = _bleu_of(Path(start), run, config)

@@ -48,8 +48,8 @@ class HardConcreteGates(nn.Module):
             here). A site with 0 or None has no gates.
         temperature: of the noise; near 0 gates are 0 or 1, a large one makes them fractional.
         low, high: the stretch.
-        start: log alpha at the beginning. 0 would halve every head of the model at once; from
-            log((1 - low) / (high - 1)), 2.398, the model begins as it is.
+        start: log alpha at the beginning. 0 would halve every head of the model at once, 2 makes
+            each 0.96 of what it was; from 2.398 up the model begins as it is.
 
     Raises:
         HeadlabError: a value out of its range, by its configuration key, or there is no head at the
@@ -64,7 +64,7 @@ class HardConcreteGates(nn.Module):
         temperature: float = 0.33,
         low: float = -0.1,
         high: float = 1.1,
-        start: float = 2.5,
+        start: float = 2.0,
     ) -> None:
         super().__init__()
         check_gates(penalty=penalty, temperature=temperature, low=low, high=high, start=start)
