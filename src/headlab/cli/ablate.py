@@ -90,8 +90,8 @@ def _ablate(checkpoint: Path, overrides: Sequence[str]) -> None:
     configurations = _configurations(plan, loaded)
 
     limit = settings["sentences"]
-    files = {"source": source and Path(source), "reference": reference and Path(reference)}
-    sentences = choose_sentences(loaded, settings["split"], **files, limit=limit)
+    first, second = (None if name is None else Path(name) for name in (source, reference))
+    sentences = choose_sentences(loaded, settings["split"], first, second, limit=limit)
     deciding = None
     if plan.get("keep") == "best":
         deciding = choose_sentences(loaded, plan["choose_on"], limit=limit)
@@ -106,7 +106,8 @@ def _ablate(checkpoint: Path, overrides: Sequence[str]) -> None:
     study.close()
     print_results(results, loaded.model, settings["significance"]["level"])
     typer.echo(f"written: {study.folder}/")
-    typer.echo(f"next: {_next_command(checkpoint, plan['kind'])}")
+    kept = [text for text in overrides if not text.lstrip("+").startswith("ablation")]
+    typer.echo(f"next: {_next_command(checkpoint, plan['kind'], kept)}")
 
 
 def _configurations(plan: Mapping[str, Any], loaded: "Loaded") -> "list[Configuration]":
@@ -114,6 +115,8 @@ def _configurations(plan: Mapping[str, Any], loaded: "Loaded") -> "list[Configur
     from headlab.heads import plans
 
     existing = loaded.model.head_names
+    if not existing:
+        raise HeadlabError(f"{loaded.path} has no attention head left to switch off")
     if not plan["heads"]:
         raise HeadlabError(
             "ablation.heads must name heads, such as 'ablation.heads=[encoder.0.3,cross.2.*]'"
@@ -226,9 +229,9 @@ def _device(name: str) -> Any:
         raise HeadlabError(str(error).replace("--device ", "device=")) from error
 
 
-def _next_command(checkpoint: Path, kind: str) -> str:
+def _next_command(checkpoint: Path, kind: str, settings: Sequence[str]) -> str:
     path = shlex.quote(str(checkpoint))
     following = {"each_site": "each_layer", "each_layer": "each_head", "each_head": "all_but_one"}
     if kind in following:
-        return f"headlab ablate {path} ablation={following[kind]}"
+        return f"headlab ablate {path} " + shlex.join([f"ablation={following[kind]}", *settings])
     return f"headlab importance {path}"

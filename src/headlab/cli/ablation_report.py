@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from headlab.cli.streams import print_table
 from headlab.head_names import SITES, TITLES
 from headlab.heads.ablation import TESTED, Row
 from headlab.heads.ablation_results import SHORT, WHAT, Results
@@ -51,7 +50,7 @@ def _print_grid(results: Results, metric: str, model: Transformer) -> None:
             cells = ["–" if row is None else results.change(metric, row) for row in found]
             table.add_row(TITLES[site] if layer == 0 else "", str(layer), *cells)
         table.add_section()
-    _print(table)
+    print_table(table)
 
 
 def _print_best(results: Results) -> None:
@@ -74,7 +73,7 @@ def _print_best(results: Results) -> None:
         both = row, reported[row["configuration"]]
         changes = [results.change(metric, one) for metric in results.metrics for one in both]
         table.add_row(name, str(row["layer"]), str(row["head"]), *changes)
-    _print(table)
+    print_table(table)
 
 
 def _print_spread(results: Results) -> None:
@@ -90,7 +89,7 @@ def _print_spread(results: Results) -> None:
                 text + ("" if deviation is None else f" ± {results.number(metric, deviation)}")
             )
         table.add_row(str(line["k"]), str(line["heads_left"]), str(line["draws"]), *cells)
-    _print(table)
+    print_table(table)
 
 
 def _print_rows(results: Results, model: Transformer) -> None:
@@ -110,7 +109,7 @@ def _print_rows(results: Results, model: Transformer) -> None:
         for name in results.metrics:
             cells += [results.number(name, row[name]), results.change(name, row)]
         table.add_row(Text(" ".join(row["off"])), *cells)
-    _print(table)
+    print_table(table)
 
 
 def _print_stars(results: Results, level: float) -> None:
@@ -143,11 +142,3 @@ def left_over(rows: Sequence[Row], model: Transformer) -> list[str]:
         elif "cross" in gone:
             lines.append(f"{off} off: the decoder sees nothing of the source")
     return list(dict.fromkeys(lines))
-
-
-def _print(table: Table) -> None:
-    """Never cut a number, however narrow the terminal: wide tables make long lines."""
-    console = Console()
-    unlimited = console.options.update(max_width=10_000)
-    needed = Measurement.get(console, unlimited, table).maximum
-    Console(width=max(console.width, needed)).print(table)

@@ -108,7 +108,11 @@ def evaluate(
     }
     _write_results(checkpoint, part, result, hypotheses)
     path = shlex.quote(str(checkpoint))
-    typer.echo(f"next: headlab attend {path} {example_sentence(sources)} --out attention.png")
+    example = example_sentence(sources)
+    if loaded.model.head_names:
+        typer.echo(f"next: headlab attend {path} {example} --out attention.png")
+    else:
+        typer.echo(f"next: headlab translate {path} {example}")
     return result
 
 

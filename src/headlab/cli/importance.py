@@ -11,6 +11,7 @@ import typer
 
 from headlab.cli.sentences import choose_sentences
 from headlab.cli.shared import choose_device, progress_bar, set_threads
+from headlab.cli.streams import print_table
 from headlab.errors import HeadlabError
 from headlab.head_names import SITES, Head
 
@@ -105,12 +106,13 @@ def importance(
 
     correlations = _correlations(scores) if loss_change else {}
     _keep(study, model, scores, correlations, part)
+    study.close()
     _print_scores(scores)
     if loss_change:
         _print_correlations(correlations)
-    study.close()
     typer.echo(f"written: {study.folder}/")
-    typer.echo(f"next: headlab prune {path} --keep 0.5 --out pruned.ckpt")
+    out = shlex.quote(str(checkpoint.with_name(f"{checkpoint.stem}-half.ckpt")))
+    typer.echo(f"next: headlab prune {path} --keep 0.5 --out {out}")
 
 
 def study_pairs(
@@ -188,7 +190,6 @@ def _keep(
 
 def _print_scores(scores: Mapping[str, Mapping[Head, float]]) -> None:
     """All heads, the most important ones first."""
-    from rich.console import Console
     from rich.table import Table
 
     ranked_by = LOSS_CHANGE if LOSS_CHANGE in scores else "gradient"
@@ -202,12 +203,11 @@ def _print_scores(scores: Mapping[str, Mapping[Head, float]]) -> None:
             for name, of in scores.items()
         ]
         table.add_row(str(one), *cells)
-    Console().print(table)
+    print_table(table)
 
 
 def _print_correlations(correlations: Mapping[str, Mapping[str, "Correlation"]]) -> None:
     """How well each score agrees with what was measured, and which agrees best."""
-    from rich.console import Console
     from rich.table import Table
 
     table = Table("heads", title="Spearman's rho with the measured loss change, and its p-value")
@@ -217,7 +217,7 @@ def _print_correlations(correlations: Mapping[str, Mapping[str, "Correlation"]])
     for place in places:
         found = [of[place] for of in correlations.values()]
         table.add_row(f"{place} ({found[0].heads})", *(_shown(one) for one in found))
-    Console().print(table)
+    print_table(table)
     known: dict[str, Any] = {
         name: of["all"].rho for name, of in correlations.items() if of["all"].rho is not None
     }

@@ -104,7 +104,10 @@ def prune(
     else:
         sizes = cuts_one_by_one(len(allowed), 2 if step_heads is None else step_heads)
 
-    texts = [choose_sentences(loaded, name, limit=limit) for name in (choose_on, split)]
+    texts = [
+        choose_sentences(loaded, name, limit=limit, key=key)
+        for key, name in (("--choose-on", choose_on), ("--split", split))
+    ]
     choice, reported = (Measurer(loaded, one.sources, one.references) for one in texts)
     goal = f"keep-{keep:g}" if keep is not None else f"drop-{max_bleu_drop:g}"
     settings = {
@@ -158,16 +161,16 @@ def prune(
     report = Report(points, kept, choose_on, split)
     report.compare(reported)
     report.keep(study, title_of(by, settings, checkpoint.name), max_bleu_drop)
+    study.close()
     report.show()
     if max_bleu_drop is not None and kept == 0:
         typer.echo(
             f"no step stayed within {max_bleu_drop:g} BLEU: {out} is the whole model; try "
             "--step-heads 1, --finetune-epochs 1 or a larger --max-bleu-drop"
         )
-    study.close()
     typer.echo(f"written: {out}, {study.folder}/")
     typer.echo(f"next: headlab evaluate {shlex.quote(str(out))}")
-    typer.echo(f"the same heads, trained from scratch: {from_scratch(checkpoint, best)}")
+    typer.echo(f"the same heads, trained from scratch: {from_scratch(checkpoint, loaded, best)}")
 
 
 def _check_goal(

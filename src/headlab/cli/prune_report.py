@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
-from rich.console import Console
 from rich.table import Table
 
 from headlab.checkpoint import Loaded
 from headlab.cli import configuration
+from headlab.cli.streams import print_table
 from headlab.head_names import SITES, TITLES, compress
 from headlab.heads.curves import pruning_curve
 from headlab.heads.measure import Measurement, Measurer
@@ -91,7 +91,7 @@ class Report:
                 *(f"{row[f'{name}_bleu']:.2f}" for name in splits),
                 f"x {row['speed_ratio']:.2f}",
             )
-        Console().print(table)
+        print_table(table)
         self._show_result()
 
     def _show_result(self) -> None:
@@ -133,19 +133,44 @@ def _p_values(measurer: Measurer, before: Measurement, after: Measurement) -> di
     }
 
 
-def from_scratch(checkpoint: Path, pruned: Loaded) -> str:
-    """The command that trains a new model with the same heads (Voita et al. 2019, table 2)."""
+def from_scratch(checkpoint: Path, whole: Loaded, pruned: Loaded) -> str:
+    """The command that trains a new model with the same heads (Voita et al. 2019, table 2).
+
+    What the run's folder says was typed, where that gives the configuration of ``whole``; a
+    checkpoint may have been copied away from its run, or have begun from another one.
+    """
+    ablate = f"model.ablate=[{','.join(pruned.model.hparams['ablate'])}]"
     typed = checkpoint.parent / ".hydra" / "overrides.yaml"
-    overrides: list[str] = []
     if typed.is_file():
         found: Any = OmegaConf.to_container(OmegaConf.load(typed))
-        overrides = [text for text in found if isinstance(text, str)]
-    keys = [text.lstrip("+").split("=")[0] for text in overrides]
-    if {"init_from", "resume"} & set(keys):
-        overrides = keys = []  # the command line does not say all of what that run was
-    overrides = [text for text, key in zip(overrides, keys, strict=True) if key != "model.ablate"]
-    ablate = f"model.ablate=[{','.join(pruned.model.hparams['ablate'])}]"
-    return " ".join(map(shlex.quote, ["python", "train.py", *overrides, ablate]))
+        overrides = [str(text) for text in found if not str(text).startswith("model.ablate=")]
+        if _gives(overrides, whole.config):
+            return " ".join(map(shlex.quote, ["python", "train.py", *overrides, ablate]))
+    return f"the command that trained {checkpoint.name}, with {shlex.quote(ablate)} behind it"
+
+
+def _gives(overrides: list[str], config: Mapping[str, Any]) -> bool:
+    """Whether these overrides compose the model and the training of ``config``."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+
+    configuration.register_resolvers()
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(configuration.folder()), version_base="1.3"):
+            composed: Any = OmegaConf.to_container(compose("train", overrides), resolve=True)
+    except Exception:  # overrides of another version, or none of ours
+        return False
+    same = all(
+        composed.get(key) == config.get(key) for key in ("tokenizer", "optimizer", "schedule")
+    )
+    models = [{**one.get("model", {}), "ablate": []} for one in (composed, config)]
+    corpora = [
+        [one.get("data", {}).get(key) for key in ("_target_", "source", "target")]
+        for one in (composed, config)
+    ]
+    fresh = composed.get("init_from") is None and composed.get("resume") is None
+    return fresh and same and models[0] == models[1] and corpora[0] == corpora[1]
 
 
 def title_of(by: str, settings: Mapping[str, Any], name: str) -> str:

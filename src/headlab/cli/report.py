@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from headlab.cli.configuration import shown
 from headlab.cli.evaluate import evaluate
 from headlab.cli.shared import example_sentence
+from headlab.cli.streams import print_table
 from headlab.head_names import SITES, TITLES, compress
 from headlab.training.fit import Run
 
@@ -73,7 +73,7 @@ def _report_gates(run: Run, config: Mapping[str, Any], after: float) -> "Transfo
         penalised = run.module.gates is not None and site in run.module.gates.sites
         note = "" if penalised else " (not gated)"
         table.add_row(TITLES[site], f"{len(names)} of {had}", Text(which + note))
-    Console().print(table)
+    print_table(table)
     left = len(model.head_names)
     line = f"heads left {left} of {before}, {1 - left / before:.1%} cut   test BLEU {after:.2f}"
     start = config.get("init_from")
@@ -109,7 +109,7 @@ def _print_samples(
     step = max(1, len(sources) // count)
     for i in range(step // 2, len(sources), step)[:count]:
         table.add_row(Text(sources[i]), Text(lines[i]), Text(references[i]))
-    Console().print(table)
+    print_table(table)
 
 
 def _flat(tree: Mapping[str, Any], key: str = "") -> dict[str, Any]:

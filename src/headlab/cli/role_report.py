@@ -3,11 +3,10 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from headlab.cli.streams import print_table
 from headlab.head_names import SITES, TITLES, Head, compress
 from headlab.heads.role_names import KINDS, NO_ROLE, Role, RoleSettings
 from headlab.heads.role_results import Findings
@@ -76,7 +75,7 @@ def _print_site(
             "aligned": "–" if aligned is None else " | ".join(map(_number, aligned)),
         }
         table.add_row(str(head), Text(_names(roles[head])), *(cells[name] for name in columns))
-    _print(table)
+    print_table(table)
     if site == "cross" and found.agreements:
         print("aligned: by the row that predicts a target word | by the row that reads it")
 
@@ -114,7 +113,7 @@ def _print_relations(site: str, found: Findings, settings: RoleSettings) -> None
             _number(accuracy.accuracy),
             f"{accuracy.points:+.1f}{star}",
         )
-    _print(table)
+    print_table(table)
     print(f"* at least {settings.syntactic:g} times the baseline, the best fixed offset")
 
 
@@ -134,11 +133,3 @@ def _print_alike(found: Findings, heads: Sequence[Head]) -> None:
 
 def _number(value: float | None) -> str:
     return "–" if value is None or value != value else f"{value:.2f}"
-
-
-def _print(table: Table) -> None:
-    """Never cut a number, however narrow the terminal: wide tables make long lines."""
-    console = Console()
-    unbounded = console.options.update(max_width=10_000)
-    needed = Measurement.get(console, unbounded, table).maximum
-    Console(width=max(console.width, needed)).print(table)

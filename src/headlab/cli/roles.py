@@ -101,8 +101,10 @@ def roles(
                 raise HeadlabError(f"{key} needs the translations it belongs to: --reference")
     cut = limit is not None
     parsed, gold = _read_given(sentences, files, alignments, cut)
+    training = _training_split(loaded)
     described = {
         **asdict(chosen),
+        "training": training and fingerprint(*training),
         "sentences": fingerprint(sentences.sources, sentences.references or []),
         "files": digests,
         "parsers": {site: name for site, (name, _) in parsers.items()},
@@ -119,7 +121,6 @@ def roles(
             parses[site] = _from_pipeline(parsers[site][1], texts, SIDES[site])
 
     stages = RoleStudy(study, loaded, material, chosen, progress_bar)
-    training = _training_split(loaded)
     numbers = stages.numbers(training and training[0])
     agreements = stages.agreements(gold and [gold[i] for i in material.kept], training)
     syntax = {

@@ -4,6 +4,10 @@ import io
 import logging
 import os
 import sys
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def prepare() -> None:
@@ -30,3 +34,25 @@ def abandon_output() -> None:
         os.dup2(null, sys.stdout.fileno())
     except (OSError, ValueError, io.UnsupportedOperation):
         sys.stdout = open(null, "w", encoding="utf-8")  # noqa: SIM115
+
+
+def print_table(table: "Table") -> None:
+    """Print a table whole: cells are never cut, the terminal may wrap its lines.
+
+    Raises:
+        BrokenPipeError: the reader has left.
+    """
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    class Printer(Console):
+        def on_broken_pipe(self) -> NoReturn:
+            raise BrokenPipeError  # not the exit with status 1 that rich would make of it
+
+    console = Printer()
+    # As wide as the table asks to be, where the terminal (or 80 columns, in a pipe) is narrower.
+    options = console.options.update(max_width=10_000)
+    needed = Measurement.get(console, options, table).maximum
+    if console.width < needed and any(column.no_wrap for column in table.columns):
+        console = Printer(width=needed)
+    console.print(table)

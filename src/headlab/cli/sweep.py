@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from headlab.cli.configuration import shown
+from headlab.cli.streams import print_table
 
 # What the files hold of each run, by the keys of ``report_run``.
 NUMBERS = (
@@ -100,7 +100,7 @@ def _print(jobs: Sequence[Job], keys: Sequence[str], varied: Sequence[Mapping[st
         if not final:
             cells[0] = "failed"
         table.add_row(*map(Text, [*names, *cells]))
-    Console().print(table)
+    print_table(table)
 
 
 def _cell(value: Any, style: str) -> str:

@@ -52,7 +52,8 @@ class Study:
             settings = folder / "settings.json"
             try:
                 folder.mkdir(exist_ok=True)
-                if not settings.exists() and not any(folder.iterdir()):
+                # What another study that starts just now is writing begins with a dot.
+                if not any(p for p in folder.iterdir() if not p.name.startswith(".")):
                     _write(settings, json.dumps(described, indent=2, ensure_ascii=False) + "\n")
                 if json.loads(settings.read_text("utf-8")) == described:
                     return folder
@@ -79,9 +80,9 @@ class Study:
         for line in text.split("\n"):
             try:
                 entry = json.loads(line)
-                records[entry["key"]] = entry["values"]
+                records[entry["key"]] = dict(entry["values"])
             except (ValueError, KeyError, TypeError):
-                continue  # cut short by a kill
+                continue  # cut short by a kill, or no record of ours
             whole.append(line + "\n")
         if "".join(whole) != text:
             _write(self._journal, "".join(whole))
