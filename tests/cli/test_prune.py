@@ -2,16 +2,21 @@ import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import typer
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 from typer.testing import CliRunner
 
 from headlab.checkpoint import read_checkpoint
+from headlab.cli import configuration
 from headlab.cli import prune as module
 from headlab.cli.prune import prune
+from headlab.cli.prune_report import from_scratch
 from headlab.errors import HeadlabError
 from headlab.head_names import parse_heads
 from headlab.heads import pruning
@@ -82,7 +87,7 @@ def test_half_of_the_heads(checkpoint: Path, tmp_path: Path) -> None:
     assert "10 -> 20 target tokens a second (x 2.00)" in output
     assert f"next: headlab evaluate {out}" in output
     ablate = ",".join(pruned.config["model"]["ablate"])
-    assert f"python train.py 'model.ablate=[{ablate}]'" in output
+    assert f"the command that trained best.ckpt, with 'model.ablate=[{ablate}]'" in output
 
 
 def test_what_was_pruned_is_pruned_again(checkpoint: Path, tmp_path: Path) -> None:
@@ -144,19 +149,29 @@ def test_chosen_and_reported_on_one_split(
     assert "validation_bleu" not in row
 
 
-def test_from_scratch_repeats_the_overrides_of_the_run(checkpoint: Path, tmp_path: Path) -> None:
-    typed = checkpoint.parent / ".hydra" / "overrides.yaml"
-    typed.parent.mkdir()
+def test_from_scratch_repeats_what_trained_this_very_model(tmp_path: Path) -> None:
+    typed = ["data=files", "data.train=x.tsv", "model.heads=4", "model.ablate=[cross.0.3]"]
+    configuration.register_resolvers()
+    with initialize_config_dir(str(configuration.folder()), version_base="1.3"):
+        config: Any = OmegaConf.to_container(compose("train", typed), resolve=True)
+    pruned: Any = SimpleNamespace(model=SimpleNamespace(hparams={"ablate": ["cross.0.2-3"]}))
 
-    def told(*overrides: str) -> str:
-        typed.write_text("".join(f"- {text}\n" for text in overrides), encoding="utf-8")
-        output = run(checkpoint, "--keep", 0, "--out", tmp_path / "p.ckpt")
-        return output.partition("from scratch: ")[2].strip()
+    def told(overrides: list[str], **changes: Any) -> str:
+        (tmp_path / ".hydra").mkdir(exist_ok=True)
+        text = "".join(f"- {one}\n" for one in overrides)
+        (tmp_path / ".hydra" / "overrides.yaml").write_text(text, encoding="utf-8")
+        whole: Any = SimpleNamespace(config=config | changes)
+        return from_scratch(tmp_path / "best.ckpt", whole, pruned)
 
-    ablate = "'model.ablate=[encoder.0.0-3,decoder.0.0-3,cross.0.0-3]'"
-    expected = f"python train.py data=files model.heads=4 {ablate}"
-    assert told("data=files", "model.heads=4", "model.ablate=[cross.0.0]") == expected
-    assert told("init_from=x.ckpt", "model.heads=4") == f"python train.py {ablate}"
+    ablate = "'model.ablate=[cross.0.2-3]'"
+    assert told(typed) == f"python train.py data=files data.train=x.tsv model.heads=4 {ablate}"
+    elsewhere = f"the command that trained best.ckpt, with {ablate} behind it"
+    assert told(typed, model={**config["model"], "heads": 2}) == elsewhere
+    assert told([*typed, "init_from=y.ckpt"]) == elsewhere
+    assert told(["data=nothing"]) == elsewhere
+    (tmp_path / ".hydra" / "overrides.yaml").unlink()
+    whole: Any = SimpleNamespace(config=config)
+    assert from_scratch(tmp_path / "best.ckpt", whole, pruned) == elsewhere
 
 
 def test_finetuning_is_told_what_to_do(

@@ -56,7 +56,8 @@ def test_importance(command: Any, workplace: Path, run: Path) -> None:
     at(workplace, run, "weighed")
     done = command("importance", "weighed/best.ckpt", "--limit", "3", cwd=workplace)
     output = printed(done)
-    assert "next: headlab prune weighed/best.ckpt --keep 0.5 --out pruned.ckpt" in output
+    following = "headlab prune weighed/best.ckpt --keep 0.5 --out weighed/best-half.ckpt"
+    assert f"next: {following}" in output
     assert "rho" in output
     written = workplace / "weighed" / "best.importance-validation-first3"
     assert len(json.loads((written / "importance.json").read_text())) == 20
