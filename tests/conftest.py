@@ -1,5 +1,7 @@
 """A checkpoint that has learnt a dozen sentences by heart, for tests that need real text."""
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,16 @@ LEARNT = (
 def one_thread() -> None:
     """Models this small only lose time when two threads share one of their products."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def no_log_file_stays_open() -> Iterator[None]:
+    """A training started in this process leaves its log file with the root logger."""
+    yield
+    for handler in list(logging.getLogger().handlers):
+        if isinstance(handler, logging.FileHandler):
+            logging.getLogger().removeHandler(handler)
+            handler.close()
 
 
 @pytest.fixture(scope="session")

@@ -85,6 +85,11 @@ def test_blank_and_too_long_sentences_count_nothing(learnt: Loaded) -> None:
     assert len(found.hypotheses or []) == 3
 
 
+def test_nothing_but_blanks_cannot_be_measured(learnt: Loaded) -> None:
+    with pytest.raises(HeadlabError, match="every sentence is blank; there is nothing to measure"):
+        Measurer(learnt, ["", " "], ["a", "b"])
+
+
 def test_a_measurement_survives_json(learnt: Loaded, learnt_pairs) -> None:
     import json
 

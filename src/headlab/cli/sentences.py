@@ -36,8 +36,6 @@ def choose_sentences(
         HeadlabError: there is no such split or file, the files do not match line by line, a
             reference is given without its source, or there is no sentence.
     """
-    from headlab.data.text import is_blank
-
     if split not in SPLITS:
         raise HeadlabError(f"{key} {split}: choose {', '.join(SPLITS[:-1])} or {SPLITS[-1]}")
     if source is None and reference is not None:
@@ -46,9 +44,8 @@ def choose_sentences(
         found = Sentences(*read_split(loaded, split), split)
     else:
         found = _read_files(source, reference)
-    if all(map(is_blank, found.sources)):
-        what = "every sentence is blank" if found.sources else "no sentence in it"
-        raise HeadlabError(f"{source or split}: {what}")
+    if not found.sources:
+        raise HeadlabError(f"{source or split}: no sentence in it")
     if limit is not None and limit < len(found.sources):
         references = None if found.references is None else found.references[:limit]
         found = Sentences(found.sources[:limit], references, f"{found.part}-first{limit}")

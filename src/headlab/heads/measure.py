@@ -92,6 +92,8 @@ class Measurer:
         self._seen: list[int] = []
         if references is not None and likelihood:
             self._seen = [i for i, source in enumerate(sources) if not is_blank(source)]
+            if not self._seen:
+                raise HeadlabError("every sentence is blank; there is nothing to measure")
             self._pairs = loaded.tokenizers.encode_pairs(
                 [sources[i] for i in self._seen], [references[i] for i in self._seen]
             )
