@@ -51,6 +51,7 @@ def test_a_pattern_with_a_star(command: Any, workplace: Path, checkpoint: Path) 
     assert row["left"] == "encoder.0.0-2 decoder.0-1.0-3 cross.0.0-3"
 
 
+@pytest.mark.slow
 def test_killed_and_started_again(
     command: Any, workplace: Path, checkpoint: Path, environment: dict[str, str]
 ) -> None:

@@ -86,6 +86,7 @@ def test_the_pruned_model_is_a_model_like_any_other(
     assert heads(whole / "twice.ckpt") < heads(whole / "pruned.ckpt")
 
 
+@pytest.mark.slow
 def test_stopped_while_training_on_it_ends_as_if_nothing_had_been(
     environment: dict[str, str], command: Any, workplace: Path, run: Path, whole: Path
 ) -> None:
