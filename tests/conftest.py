@@ -34,12 +34,16 @@ def one_thread() -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_log_file_stays_open() -> Iterator[None]:
-    """A training started in this process leaves its log file with the root logger."""
+def logging_as_it_was() -> Iterator[None]:
+    """A training started in this process sets levels, and leaves its log file open."""
+    loggers = [logging.getLogger(), logging.getLogger("headlab")]
+    before = [one.level for one in loggers]
     yield
-    for handler in list(logging.getLogger().handlers):
+    for one, level in zip(loggers, before, strict=True):
+        one.setLevel(level)
+    for handler in list(loggers[0].handlers):
         if isinstance(handler, logging.FileHandler):
-            logging.getLogger().removeHandler(handler)
+            loggers[0].removeHandler(handler)
             handler.close()
 
 
