@@ -158,12 +158,7 @@ def _panel(
             for j, text in enumerate(row):
                 style = text_style(_NUMBERS, ha="center", va="center", color=_ink(colours[i, j]))
                 axes.text(j + 0.5, i + 0.5, text, **style)
-    for i in range(layers):
-        page.text(left - 0.1, top + (i + 0.5) * _CELL_HEIGHT, str(i), ha="right", size=8)
-    for j in range(heads):
-        page.text(left + (j + 0.5) * cell, top + down + 0.11, str(j), size=8)
-    page.text(left - 0.42, top + down / 2, "layer", rotation=90, size=8)
-    page.text(left + across / 2, top + down + 0.30, "head", size=8)
+    name_grid(page, left, top, (layers, heads), (cell, _CELL_HEIGHT))
 
 
 def _ink(colour: np.ndarray) -> str:
@@ -186,3 +181,24 @@ def _scale(
         place = top + height * (1 - share)
         page.text(left + 0.19, place, number_text(value, fmt), ha="left", size=8)
     page.text(left + 0.07, top - 0.14, shortened(unit, 16), size=8)
+
+
+def name_grid(
+    page: Page, left: float, top: float, shape: tuple[int, int], cell: tuple[float, float]
+) -> None:
+    """Numbers and names of the axes of a grid of layers by heads.
+
+    Args:
+        page: where the grid stands.
+        left, top: of the grid, in inches.
+        shape: layers and heads.
+        cell: width and height of a cell, in inches.
+    """
+    (layers, heads), (width, height) = shape, cell
+    across, down = heads * width, layers * height
+    for layer in range(layers):
+        page.text(left - 0.1, top + (layer + 0.5) * height, str(layer), ha="right", size=8)
+    for head in range(heads):
+        page.text(left + (head + 0.5) * width, top + down + 0.11, str(head), size=8)
+    page.text(left - 0.42, top + down / 2, "layer", rotation=90, size=8)
+    page.text(left + across / 2, top + down + 0.30, "head", size=8)

@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from headlab.head_names import SITES, TITLES, Head
+from headlab.heads.figures import name_grid
 from headlab.heads.redundancy import cluster
 from headlab.heads.role_names import KINDS, NO_ROLE, Role
 from headlab.pictures import WEIGHT_COLOURS, Page, shortened, text_style
@@ -110,12 +111,7 @@ def _panel(
             room = int((_CELL_WIDTH - 0.06) / _LETTER)
             text = "–" if some is None else shortened(_main(some).label, room - len(more)) + more
             axes.text(head + 0.5, layer + 0.5, text, **style)
-    for layer in range(layers):
-        page.text(left - 0.1, top + (layer + 0.5) * _CELL_HEIGHT, str(layer), ha="right", size=8)
-    for head in range(heads):
-        page.text(left + (head + 0.5) * _CELL_WIDTH, top + down + 0.11, str(head), size=8)
-    page.text(left - 0.42, top + down / 2, "layer", rotation=90, size=8)
-    page.text(left + across / 2, top + down + 0.30, "head", size=8)
+    name_grid(page, left, top, (layers, heads), (_CELL_WIDTH, _CELL_HEIGHT))
 
 
 def _legend(page: Page, left: float, middle: float, kinds: Sequence[str]) -> None:
