@@ -137,10 +137,12 @@ def save_checkpoint(path: str | Path, loaded: Loaded, model: Transformer) -> Non
     Args:
         path: replaced whole or not at all.
         loaded: where tokenizers, configuration and step come from.
-        model: the network; its missing heads go into the configuration, ``model.ablate``.
+        model: the network; its missing heads and its attention go into the configuration.
     """
-    config = dict(loaded.config)
-    config["model"] = {**config.get("model", {}), "ablate": list(model.hparams["ablate"])}
+    changed = {key: model.hparams[key] for key in ("ablate", "attention")}
+    config = loaded.config | {"model": loaded.config.get("model", {}) | changed}
+    if "attention" in config:
+        config["attention"] = changed["attention"]
     weights = {MODEL_PREFIX + name: tensor for name, tensor in model.state_dict().items()}
     raw = {
         "headlab": contents(model, loaded.tokenizers, config),

@@ -1,5 +1,6 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017), from token ids to logits."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -8,10 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headlab.attention import (
-    KeyValueCache,
-    MultiHeadAttention,
+    Attention,
+    Cache,
+    build_attention,
     build_position,
     causal_mask,
+    kind_at,
     padding_mask,
 )
 from headlab.dropout import Dropout
@@ -47,16 +50,22 @@ class Decoded(NamedTuple):
 
 
 class DecoderCache:
-    """Keys and values of every decoder layer: of its self- and of its cross-attention."""
+    """What every decoder layer keeps between steps: its self- and its cross-attention."""
 
-    def __init__(self, layers: int, capacity: int) -> None:
-        self.self_attention = [KeyValueCache(capacity) for _ in range(layers)]
-        self.cross_attention = [KeyValueCache() for _ in range(layers)]
+    def __init__(self, self_attention: list[Cache], cross_attention: list[Cache]) -> None:
+        self.self_attention, self.cross_attention = self_attention, cross_attention
 
     @property
     def length(self) -> int:
         """Number of target positions seen so far."""
         return self.self_attention[0].length
+
+    def fork(self) -> "DecoderCache":
+        """A cache that goes its own way from here; this one goes on after it has been dropped."""
+        return DecoderCache(
+            [copy.copy(cache) for cache in self.self_attention],
+            [copy.copy(cache) for cache in self.cross_attention],
+        )
 
     def reorder(self, rows: Tensor) -> None:
         """Keep the given sentences in the given order; a sentence may be repeated."""
@@ -118,7 +127,7 @@ class _Residual(nn.Module):
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward."""
 
-    def __init__(self, attention: MultiHeadAttention, feed_forward: FeedForward, **residual: Any):
+    def __init__(self, attention: Attention, feed_forward: FeedForward, **residual: Any):
         super().__init__()
         self.self_attention, self.feed_forward = attention, feed_forward
         self.self_residual, self.feed_residual = _Residual(**residual), _Residual(**residual)
@@ -139,8 +148,8 @@ class DecoderLayer(nn.Module):
 
     def __init__(
         self,
-        self_attention: MultiHeadAttention,
-        cross_attention: MultiHeadAttention,
+        self_attention: Attention,
+        cross_attention: Attention,
         feed_forward: FeedForward,
         **residual: Any,
     ) -> None:
@@ -158,8 +167,8 @@ class DecoderLayer(nn.Module):
         cross_mask: Tensor,
         self_gates: Tensor | None,
         cross_gates: Tensor | None,
-        self_cache: KeyValueCache | None,
-        cross_cache: KeyValueCache | None,
+        self_cache: Cache | None,
+        cross_cache: Cache | None,
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """(batch, target length, d_model) -> the same shape, and both sites' weights."""
@@ -197,8 +206,10 @@ class Transformer(nn.Module):
         feed_forward_dropout: inside the feed-forward network.
         tie_embeddings: "all" shares one matrix among source, target and output; "target" shares
             target and output; "none" shares nothing.
-        attention: further arguments of ``MultiHeadAttention`` (kv_heads, head_dim, ...).
-        position: ``kind`` ("sinusoidal", "learned") and its arguments (max_length).
+        attention: ``kind``, the same at every site or not (see ``kind_at``), and the arguments of
+            the kinds (kv_heads, latent_dim, ...).
+        position: ``kind`` ("sinusoidal", "learned", "rope", "alibi", "none") and its arguments
+            (max_length of a table, base).
 
     Attributes:
         kept: site -> for each layer the numbers of the heads that it has.
@@ -243,9 +254,12 @@ class Transformer(nn.Module):
         depths = dict(zip(SITES, (encoder_layers, decoder_layers, decoder_layers), strict=True))
         self.kept = _kept_heads(depths, heads, ablate)
 
-        def attend(site: str, layer: int) -> MultiHeadAttention:
+        def attend(site: str, layer: int) -> Attention:
+            kind = kind_at(attention, site, layer)
+            # Distances between a target and a source position mean nothing.
+            relative = None if site == "cross" else position
             kept = self.kept[site][layer]
-            return MultiHeadAttention(d_model, heads, kept=kept, **attention)
+            return build_attention(kind, d_model, heads, attention, kept, relative)
 
         def feed() -> FeedForward:
             return FeedForward(d_model, feed_forward, activation, feed_forward_dropout)
@@ -289,7 +303,7 @@ class Transformer(nn.Module):
         """All heads that the model has, by site, layer and number."""
         return heads_of(self.kept)
 
-    def attentions(self, site: str) -> list[MultiHeadAttention]:
+    def attentions(self, site: str) -> list[Attention]:
         """The attention of each layer at "encoder", "decoder" (masked) or "cross"."""
         layers = self.encoder if site == "encoder" else self.decoder
         name = "cross_attention" if site == "cross" else "self_attention"
@@ -379,7 +393,10 @@ class Transformer(nn.Module):
 
     def new_cache(self, batch_size: int = 1, capacity: int = 0) -> DecoderCache:
         """An empty cache; ``capacity`` target positions are set aside at the first step."""
-        return DecoderCache(self.decoder_layers, capacity)
+        return DecoderCache(
+            [attention.new_cache(capacity) for attention in self.attentions("decoder")],
+            [attention.new_cache() for attention in self.attentions("cross")],
+        )
 
     def _embed(
         self, ids: Tensor, embedding: nn.Embedding, position: nn.Module, start: int

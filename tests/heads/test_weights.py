@@ -183,3 +183,25 @@ def test_batches_have_the_weights_of_the_model_and_say_how_far_they_are() -> Non
             assert not layers[0].requires_grad
     assert sorted(seen) == [0, 2]
     assert done[-1] == 2
+
+
+def test_every_kind_of_attention_gives_distributions_to_the_studies() -> None:
+    torch.manual_seed(0)
+    sizes = {"source_vocab_size": 12, "target_vocab_size": 12, "d_model": 16, "heads": 4}
+    options = {"kind": "moh", "shared_heads": 1, "active_heads": 2, "decoder": "deltanet"}
+    model = Transformer(**sizes, attention=options, encoder_layers=1, decoder_layers=1).eval()
+    pairs = [([5, 6, 7], [8, 9]), ([4], [5, 6, 7, 8])]
+    raw = model.attention_weights(torch.tensor([[5, 6, 3]]), torch.tensor([[2, 8, 9]]))
+    assert raw["decoder"][0].min() < 0
+    seen = 0
+    for batch, weights in attention_batches(model, pairs, 1):
+        for site, (layer,) in weights.items():
+            assert layer.min() >= 0
+            sums = layer.sum(dim=-1)
+            active = sums > 0.5
+            torch.testing.assert_close(sums[active], torch.ones_like(sums[active]))
+            share = active.float().mean()
+            assert share == (1.0 if site == "decoder" else 0.5)
+            assert entropies(layer).isfinite().all()
+        seen += len(batch.rows)
+    assert seen == 2

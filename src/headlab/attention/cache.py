@@ -1,7 +1,24 @@
-"""Keys and values kept between decoding steps."""
+"""What an attention layer keeps between decoding steps."""
+
+from typing import Protocol
 
 import torch
 from torch import Tensor
+
+
+class Cache(Protocol):
+    """What a decoder asks of every layer's cache, whatever the layer keeps in it."""
+
+    length: int
+
+    def reorder(self, rows: Tensor) -> None:
+        """Keep the given rows (sentences) in the given order; a row may be repeated."""
+
+    def truncate(self, length: int) -> None:
+        """Forget every position from ``length`` on."""
+
+    def numbers(self) -> int:
+        """How many numbers are kept for each sentence, all positions together."""
 
 
 class KeyValueCache:
@@ -40,13 +57,12 @@ class KeyValueCache:
             if end >= self.capacity:  # nothing to set aside: keep the tensors themselves
                 self._keys, self._values, self.length = keys, values, end
                 return keys, values
-            self._keys = keys.new_empty(*keys.shape[:2], self.capacity, keys.size(3))
-            self._values = values.new_empty(*values.shape[:2], self.capacity, values.size(3))
+            self._keys = _room(keys, self.capacity)
+            self._values = _room(values, self.capacity)
         elif end > self._keys.size(2):
             extra = max(end, 2 * self._keys.size(2)) - self.length
-            room = keys.new_empty(*keys.shape[:2], extra, keys.size(3))
-            self._keys = torch.cat([self.keys, room], dim=2)
-            self._values = torch.cat([self.values, torch.empty_like(room)], dim=2)
+            self._keys = torch.cat([self.keys, _room(keys, extra)], dim=2)
+            self._values = torch.cat([self.values, _room(values, extra)], dim=2)
         self._keys[:, :, self.length : end] = keys
         self._values[:, :, self.length : end] = values
         self.length = end
@@ -63,3 +79,13 @@ class KeyValueCache:
         if not 0 <= length <= self.length:
             raise ValueError(f"cannot cut a cache of {self.length} positions to {length}")
         self.length = length
+
+    def numbers(self) -> int:
+        """How many numbers are kept for each sentence, all positions together."""
+        if self._keys is None or self._values is None:
+            return 0
+        return self.keys[0].numel() + self.values[0].numel()
+
+
+def _room(like: Tensor, positions: int) -> Tensor:
+    return like.new_empty(*like.shape[:2], positions, like.size(3))

@@ -1,16 +1,20 @@
 """The one attention module that the whole project shares (Vaswani et al. 2017, section 3.2.2)."""
 
-import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from headlab.attention.base import Attention, by_head, check_mask, divisors, empty_layers
 from headlab.attention.cache import KeyValueCache
+from headlab.attention.positions import build_relative
+from headlab.attention.relative import Alibi, Rotary
+from headlab.attention.softmax import softmax_attention
 
 
-class MultiHeadAttention(nn.Module):
+class MultiHeadAttention(Attention):
     """Multi-head scaled dot-product attention, for all three places of an encoder-decoder.
 
     Encoder self-attention, causal decoder self-attention and cross-attention are the same
@@ -29,27 +33,20 @@ class MultiHeadAttention(nn.Module):
     Without bias the layer has ``2 d_model head_dim (heads + kv_heads)`` parameters: 4 d_model^2
     in the ordinary case, whatever the number of heads.
 
-    A layer may have only some of its heads (``kept``), or none, when it adds its output bias if
-    it has one. It then computes what the whole layer computes with the other heads' gates at 0.
-    Query heads keep their key/value head, and key/value heads that no query head reads go.
+    In a layer with only some of its query heads each keeps its key/value head, and key/value heads
+    that no query head reads are gone.
 
     Args:
-        d_model: width of the input and of the output.
-        heads: number of query heads.
+        d_model, heads, head_dim, dropout, bias, kept: see ``Attention``; ``heads`` are query heads.
         kv_heads: number of key/value heads, a divisor of ``heads``; None: as many as ``heads``.
-        head_dim: width of a head; None: ``d_model / heads``.
-        dropout: probability of dropping an attention weight while training.
-        bias: whether the four projections have a bias.
-        kept: the numbers, of 0 to ``heads - 1``, of the query heads to build; None: all.
+        position: ``kind`` "rope" (with ``base``) or "alibi" for a self-attention that takes
+            positions into account; other kinds and None change nothing here.
 
     Attributes:
-        heads, kv_heads: how many the layer has.
-        kept: their numbers, in order.
+        kv_heads: how many key/value heads the layer has.
 
     Raises:
-        ValueError: a size is not positive, ``heads`` does not divide ``d_model`` (and no
-            ``head_dim`` is given), ``kv_heads`` does not divide ``heads``, ``dropout`` is
-            outside [0, 1), or ``kept`` names other heads or one twice.
+        ValueError: as ``Attention``, or ``kv_heads`` does not divide ``heads``.
     """
 
     def __init__(
@@ -61,43 +58,25 @@ class MultiHeadAttention(nn.Module):
         dropout: float = 0.0,
         bias: bool = False,
         kept: Sequence[int] | None = None,
+        position: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__()
-        if d_model < 1:
-            raise ValueError(f"model.d_model={d_model} must be at least 1")
-        if heads < 1 or (head_dim is None and d_model % heads):
-            problem = (
-                f"model.heads={heads} must be at least 1"
-                if heads < 1
-                else f"model.d_model={d_model} is not divisible by model.heads={heads}"
-            )
-            raise ValueError(f"{problem}; choose heads from {_divisors(d_model)}")
-        if head_dim is not None and head_dim < 1:
-            raise ValueError(f"attention.head_dim={head_dim} must be at least 1, or null")
-        kv_heads = heads if kv_heads is None else kv_heads
-        if kv_heads < 1 or heads % kv_heads:
+        super().__init__(d_model, heads, head_dim, dropout, bias, kept)
+        self.all_kv_heads = heads if kv_heads is None else kv_heads
+        if self.all_kv_heads < 1 or heads % self.all_kv_heads:
             raise ValueError(
                 f"attention.kv_heads={kv_heads} does not divide model.heads={heads}; "
-                f"choose kv_heads from {_divisors(heads)}"
+                f"choose kv_heads from {divisors(heads)}"
             )
-        if not 0.0 <= dropout < 1.0:
-            raise ValueError(f"attention.dropout={dropout} must lie in [0, 1)")
-        self.kept = list(range(heads)) if kept is None else sorted(kept)
-        if len(set(self.kept)) < len(self.kept) or not set(self.kept) <= set(range(heads)):
-            raise ValueError(f"kept={self.kept} must be some of the heads 0 to {heads - 1}")
-        self._readers = [i * kv_heads // heads for i in self.kept]  # the k/v head each one reads
-        self.kv_kept = sorted(set(self._readers))
-        self._group_sizes = [self._readers.count(i) for i in self.kv_kept]
-        self.d_model, self.heads, self.kv_heads = d_model, len(self.kept), len(self.kv_kept)
-        self.head_dim = d_model // heads if head_dim is None else head_dim
-        self.dropout, self.bias = dropout, bias
-        self._original = {"heads": heads, "kv_heads": kv_heads}
-        with warnings.catch_warnings():  # a layer without heads has weights without elements
-            warnings.filterwarnings("ignore", "Initializing zero-element tensors")
-            # One matrix for query, key and value, so that self-attention is a single product.
-            columns = (self.heads + 2 * self.kv_heads) * self.head_dim
+        readers = self.read_by(self.kept)
+        self.kv_kept = sorted(set(readers))
+        self.kv_heads = len(self.kv_kept)
+        self._group_sizes = [readers.count(i) for i in self.kv_kept]
+        self.position = position
+        self.relative = build_relative(position, heads, self.head_dim)
+        # One matrix for query, key and value, so that self-attention is a single product.
+        columns = (self.heads + 2 * self.kv_heads) * self.head_dim
+        with empty_layers():
             self.in_projection = nn.Linear(d_model, columns, bias=bias)
-            self.out_projection = nn.Linear(self.heads * self.head_dim, d_model, bias=bias)
             self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -105,9 +84,13 @@ class MultiHeadAttention(nn.Module):
         for block in self._split(self.in_projection.weight, dim=0):
             nn.init.xavier_uniform_(block)
         nn.init.xavier_uniform_(self.out_projection.weight)
-        if self.in_projection.bias is not None:
+        if self.bias:
             nn.init.zeros_(self.in_projection.bias)
             nn.init.zeros_(self.out_projection.bias)
+
+    def new_cache(self, capacity: int = 0) -> KeyValueCache:
+        """An empty cache of keys and values."""
+        return KeyValueCache(capacity)
 
     def forward(
         self,
@@ -118,137 +101,125 @@ class MultiHeadAttention(nn.Module):
         cache: KeyValueCache | None = None,
         need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend.
+        """Attend, see ``Attention.forward``."""
+        heads, weights = self._heads(query, memory, mask, cache, need_weights)
+        return self._join(heads, gates), weights
 
-        Args:
-            query: (batch, queries, d_model).
-            memory: where keys and values come from, (batch, keys, d_model); None: ``query``.
-            mask: boolean, True = may attend, broadcastable to (batch, heads, queries, keys).
-                A query with nothing to attend to gets zeros, in output and gradient.
-            gates: a factor for each head's output before W_O, (heads,) or (batch, heads):
-                1 leaves a head as it is, 0 switches it off.
-            cache: keys and values of earlier calls. Self-attention appends to it; with
-                ``memory`` it is filled on the first call and read on the later ones.
-            need_weights: also return the attention weights, computed on the explicit path.
-
-        Returns:
-            The output, (batch, queries, d_model), and the weights before dropout,
-            (batch, heads, queries, keys), or None when they were not asked for.
-
-        Raises:
-            ValueError: ``mask`` is not boolean, or ``gates`` has another shape.
-        """
-        if mask is not None and mask.dtype != torch.bool:
-            raise ValueError(f"mask must be boolean with True = may attend, not {mask.dtype}")
+    def _heads(
+        self,
+        query: Tensor,
+        memory: Tensor | None,
+        mask: Tensor | None,
+        cache: KeyValueCache | None,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The heads' outputs, (batch, heads, queries, head_dim), and weights if asked for."""
+        check_mask(mask)
         q, k, v = self._project(query, memory, cache)
-        weights = None
-        dropout = self.dropout if self.training else 0.0
-        if self.heads and len(set(self._group_sizes)) > 1:  # left by pruning
+        if not self.heads:
+            none = q.new_zeros(len(q), 0, q.size(2), k.size(2))
+            return q, none if need_weights else None
+        if len(set(self._group_sizes)) > 1:  # left by pruning
             sizes = torch.tensor(self._group_sizes, device=k.device)
             k, v = k.repeat_interleave(sizes, dim=1), v.repeat_interleave(sizes, dim=1)
-        if need_weights:
-            heads, weights = self._explicit(q, k, v, mask, dropout)
-        elif self.heads:
-            heads = F.scaled_dot_product_attention(
-                q, k, v, mask, dropout, enable_gqa=k.size(1) != self.heads
-            )
-        else:
-            heads = q
-        if gates is not None:
-            heads = heads * self._shape_gates(gates)
-        # (batch, heads, queries, head_dim) -> (batch, queries, heads * head_dim)
-        return self.out_projection(heads.transpose(1, 2).flatten(2)), weights
-
-    def select_heads(self, kept: Sequence[int]) -> "MultiHeadAttention":
-        """A layer with only some of this one's heads, and their weights.
-
-        Args:
-            kept: their original numbers, of those in ``self.kept``.
-        """
-        smaller = MultiHeadAttention(
-            self.d_model,
-            **self._original,
-            head_dim=self.head_dim,
-            dropout=self.dropout,
-            bias=self.bias,
-            kept=kept,
+        bias = None
+        if isinstance(self.relative, Alibi):
+            bias = self.relative(q.size(2), k.size(2))[self.kept]
+        dropout = self.dropout if self.training else 0.0
+        return softmax_attention(
+            q, k, v, mask, bias=bias, dropout=dropout, need_weights=need_weights
         )
-        queries = [self.kept.index(i) for i in smaller.kept]
-        memories = [self.kv_kept.index(i) for i in smaller.kv_kept]
-        offsets = (0, self.heads, self.heads + self.kv_heads)
-        chosen = (queries, memories, memories)
-        blocks = [i + offset for offset, part in zip(offsets, chosen, strict=True) for i in part]
-        rows, columns = self._places(blocks), self._places(queries)
-        with torch.no_grad():
-            smaller.to(self.in_projection.weight)
-            smaller.in_projection.weight.copy_(self.in_projection.weight[rows])
-            smaller.out_projection.weight.copy_(self.out_projection.weight[:, columns])
-            if self.bias:
-                smaller.in_projection.bias.copy_(self.in_projection.bias[rows])
-                smaller.out_projection.bias.copy_(self.out_projection.bias)
-        return smaller.train(self.training)
-
-    def _places(self, heads: Sequence[int]) -> Tensor:
-        """Where the vectors of the given heads stand in a row of heads."""
-        starts = torch.tensor(heads, dtype=torch.long)[:, None] * self.head_dim
-        return (starts + torch.arange(self.head_dim)).flatten()
 
     def _project(
         self, query: Tensor, memory: Tensor | None, cache: KeyValueCache | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (batch, heads, queries, head_dim); keys, values (batch, kv_heads, keys, ...)."""
+        width = self.head_dim
         if memory is None:
-            q, k, v = self._split(self.in_projection(query), dim=-1)
-            q, k, v = self._heads(q), self._heads(k), self._heads(v)
+            parts = self._split(self.in_projection(query), dim=-1)
+            q, k, v = (by_head(part, width) for part in parts)
+            if isinstance(self.relative, Rotary):
+                start = 0 if cache is None else cache.length
+                q, k = self.relative(q, start), self.relative(k, start)
             if cache is not None:
                 k, v = cache.append(k, v)
             return q, k, v
         weight, bias = self.in_projection.weight, self.in_projection.bias
-        border = self.heads * self.head_dim
+        border = self.heads * width
         query_bias, memory_bias = (None, None) if bias is None else (bias[:border], bias[border:])
-        q = self._heads(F.linear(query, weight[:border], query_bias))
+        q = by_head(F.linear(query, weight[:border], query_bias), width)
         if cache is not None and cache.length:
             return q, cache.keys, cache.values
         k, v = F.linear(memory, weight[border:], memory_bias).chunk(2, dim=-1)
-        k, v = self._heads(k), self._heads(v)
+        k, v = by_head(k, width), by_head(v, width)
         if cache is not None:
             k, v = cache.append(k, v)
         return q, k, v
-
-    def _explicit(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float
-    ) -> tuple[Tensor, Tensor]:
-        """The formula, step by step; the same output and gradients as the fused kernel."""
-        if k.size(1) != self.heads:
-            group = self.heads // k.size(1)
-            k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
-        scores = q @ k.transpose(-2, -1) / self.head_dim**0.5
-        if mask is None:
-            weights = scores.softmax(dim=-1)
-        else:
-            # The lowest finite number, not -inf, so that a row of nothing is not 0/0; what it
-            # then spreads over the forbidden keys is taken back by the second line.
-            weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(dim=-1)
-            weights = weights.masked_fill(~mask, 0.0)
-        return F.dropout(weights, dropout) @ v, weights
 
     def _split(self, x: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
         sizes = [n * self.head_dim for n in (self.heads, self.kv_heads, self.kv_heads)]
         q, k, v = x.split(sizes, dim=dim)
         return q, k, v
 
-    def _heads(self, x: Tensor) -> Tensor:
-        """(batch, length, heads * head_dim) -> (batch, heads, length, head_dim)."""
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+    def read_by(self, heads: Sequence[int]) -> list[int]:
+        """The number of the key/value head that each query head reads."""
+        return [i * self.all_kv_heads // self.all_heads for i in heads]
 
-    def _shape_gates(self, gates: Tensor) -> Tensor:
-        if gates.dim() not in (1, 2) or gates.size(-1) != self.heads:
-            raise ValueError(
-                f"gates must have shape ({self.heads},) or (batch, {self.heads}), "
-                f"not {tuple(gates.shape)}"
-            )
-        return gates[..., :, None, None]
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            "d_model": self.d_model,
+            "heads": self.all_heads,
+            "kv_heads": self.all_kv_heads,
+            "head_dim": self.head_dim,
+            "dropout": self.dropout,
+            "bias": self.bias,
+            "position": self.position,
+        }
+
+    def _head_rows(self, kept: Sequence[int]) -> dict[str, tuple[int, Tensor]]:
+        queries = [self.kept.index(i) for i in kept]
+        memories = [self.kv_kept.index(i) for i in sorted(set(self.read_by(kept)))]
+        keys, values = self.heads * self.head_dim, (self.heads + self.kv_heads) * self.head_dim
+        rows = torch.cat(
+            [
+                self._places(queries),
+                self._places(memories, start=keys),
+                self._places(memories, start=values),
+            ]
+        )
+        return {"in_projection.weight": (0, rows), "in_projection.bias": (0, rows)}
 
 
-def _divisors(n: int) -> str:
-    return ", ".join(str(i) for i in range(1, n + 1) if n % i == 0)
+def grouped_from_multi_head(attention: MultiHeadAttention, kv_heads: int) -> MultiHeadAttention:
+    """Fewer key/value heads, each the mean of those it stands for (Ainslie et al. 2023, 2.1).
+
+    Args:
+        attention: left as it is.
+        kv_heads: a divisor of the key/value heads that ``attention`` was built with.
+
+    Raises:
+        ValueError: ``kv_heads`` is no such divisor.
+    """
+    before = attention.all_kv_heads
+    if kv_heads < 1 or before % kv_heads:
+        raise ValueError(
+            f"--kv-heads {kv_heads} must divide the {before} key/value heads that there are; "
+            f"choose from {divisors(before)}"
+        )
+    fewer = type(attention)(
+        **{**attention._arguments(), "kv_heads": kv_heads, "kept": attention.kept}
+    )
+    border, width = attention.heads * attention.head_dim, attention.head_dim
+    state = attention.state_dict()
+    for name, value in attention.in_projection.named_parameters(prefix="in_projection"):
+        pooled = []
+        for part in value[border:].detach().chunk(2):
+            heads = part.unflatten(0, (attention.kv_heads, width)) if len(part) else part
+            for group in fewer.kv_kept:
+                members = [
+                    i for i, n in enumerate(attention.kv_kept) if n * kv_heads // before == group
+                ]
+                pooled.append(heads[members].mean(dim=0))
+        state[name] = torch.cat([value[:border].detach(), *pooled])
+    fewer.to(attention.out_projection.weight).load_state_dict(state)
+    return fewer.train(attention.training)

@@ -1,9 +1,12 @@
-"""Position embeddings that are added to the token embeddings: sinusoidal and learned."""
+"""Positions: embeddings that are added to the token embeddings, and the choice among all kinds."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from headlab.attention.relative import Alibi, Rotary
 
 
 class Sinusoidal(nn.Module):
@@ -52,20 +55,61 @@ class Learned(nn.Module):
         return self.table[start : start + length]
 
 
-POSITIONS: dict[str, type[Sinusoidal] | type[Learned]] = {
+class NoPosition(nn.Module):
+    """Adds nothing: positions enter the attention itself, or not at all."""
+
+    def forward(self, length: int, start: int = 0) -> float:
+        """Zero."""
+        return 0.0
+
+
+ADDED: dict[str, type[Sinusoidal] | type[Learned]] = {
     "sinusoidal": Sinusoidal,
     "learned": Learned,
 }
+KINDS = (*ADDED, "rope", "alibi", "none")
 
 
-def build_position(kind: str, d_model: int, **options: Any) -> Sinusoidal | Learned:
-    """Build a position embedding by name.
+def build_position(
+    kind: str, d_model: int, max_length: int | None = None, base: float | None = None
+) -> Sinusoidal | Learned | NoPosition:
+    """What is added to the token embeddings, by name.
+
+    Args:
+        kind: "sinusoidal", "learned", or one of the kinds that add nothing: "rope", "alibi",
+            "none".
+        d_model: width of an embedding.
+        max_length: number of positions in a table; None for the kinds that have none.
+        base: of rotary embeddings, see ``build_relative``.
 
     Raises:
         ValueError: no such kind, or a table without positions.
     """
-    if kind not in POSITIONS:
-        raise ValueError(f"position.kind={kind} is not known; choose from {', '.join(POSITIONS)}")
-    if options.get("max_length", 1) < 1:
-        raise ValueError(f"position.max_length={options['max_length']} must be at least 1")
-    return POSITIONS[kind](d_model, **options)
+    if kind not in KINDS:
+        raise ValueError(f"position.kind={kind} is not known; choose from {', '.join(KINDS)}")
+    if kind not in ADDED:
+        if max_length is not None:
+            raise ValueError(
+                f"position.max_length={max_length}: position.kind={kind} has no table and no "
+                "limit; set it to null"
+            )
+        return NoPosition()
+    if max_length is None or max_length < 1:
+        raise ValueError(f"position.max_length={max_length} must be at least 1")
+    return ADDED[kind](d_model, max_length)
+
+
+def build_relative(
+    position: Mapping[str, Any] | None, heads: int, width: int
+) -> Rotary | Alibi | None:
+    """What an attention needs to know of positions; None for kinds that are added elsewhere.
+
+    Args:
+        position: ``kind``, as for ``build_position``, and ``base``; None: no positions.
+        heads: number of heads.
+        width: numbers of a query that rotary embeddings turn.
+    """
+    kind = (position or {}).get("kind")
+    if kind == "rope":
+        return Rotary(width, (position or {}).get("base") or 10_000.0)
+    return Alibi(heads) if kind == "alibi" else None

@@ -34,8 +34,8 @@ FROM_ELSEWHERE = (
 HINTS: dict[str, dict[str, Any]] = {
     "": {"seed": int, "threads": int | None, "keep_memory": bool, "init_from": str | None},
     "tokenizer": {"joint": bool},
-    "position": {"kind": str, "max_length": int},
-    "loss": {"label_smoothing": float},
+    "position": {"kind": str, "max_length": int | None, "base": float | None},
+    "loss": {"label_smoothing": float, "balance": float},
     "paths": {"data": str, "outputs": str},
     "data": {"root": str},
     "decoding": {
@@ -151,7 +151,7 @@ def check(config: Mapping[str, Any]) -> None:
     Raises:
         HeadlabError: names the key, the value and what was expected.
     """
-    from headlab.attention import MultiHeadAttention
+    from headlab.attention import option_types
     from headlab.data.module import TranslationData
     from headlab.data.tokenizer import train_tokenizer
     from headlab.heads.hard_concrete import check_gates
@@ -164,7 +164,6 @@ def check(config: Mapping[str, Any]) -> None:
     refuse_none(config, "")
     sections: dict[str, Callable[..., Any]] = {
         "model": Transformer.__init__,
-        "attention": MultiHeadAttention.__init__,
         "batches": TranslationData.__init__,
         "schedule": build_schedule,
         "tokenizer": train_tokenizer,
@@ -178,7 +177,7 @@ def check(config: Mapping[str, Any]) -> None:
             missing = parameter.default is inspect.Parameter.empty and key not in config[section]
             if missing and f"{section}.{key}" not in FROM_ELSEWHERE and key != "self":
                 raise HeadlabError(f"{section}.{key} is missing; give it a value")
-    for section, hints in HINTS.items():
+    for section, hints in {**HINTS, "attention": option_types()}.items():
         check_types(section, config[section] if section else config, hints)
     for name, node in config["callbacks"].items():
         if node is not None and str(node.get("_target_")).startswith("headlab."):

@@ -18,7 +18,7 @@ from headlab.heads.gates import gates_without
 from headlab.heads.measure import Measurer
 from headlab.heads.statistics import HeadMeans, StudyBatch, study_batches
 from headlab.heads.study import Study
-from headlab.heads.weights import candidates, confidences, entropies
+from headlab.heads.weights import as_distributions, candidates, confidences, entropies
 from headlab.transformer import Transformer
 
 Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]
@@ -169,7 +169,8 @@ def weight_scores(
     try:
         for batch in study_batches(model, pairs, batch_tokens):
             real = batch.real()
-            weights = model.attention_weights(batch.source, batch.target_input)
+            found = model.attention_weights(batch.source, batch.target_input)
+            weights = as_distributions(model, found)
             for site, layers in weights.items():
                 allowed, queries = candidates(batch, site), real[site][0]
                 for layer, of_heads in enumerate(layers):

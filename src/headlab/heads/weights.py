@@ -5,7 +5,7 @@ Weights are (batch, heads, queries, keys). The largest weight of a query is look
 (Voita et al. 2019, section 4). The decoder reads no end of sentence; its ``<s>`` is a candidate.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -40,10 +40,34 @@ def attention_batches(
     for batch in study_batches(model, pairs, batch_tokens):
         with torch.inference_mode():
             weights = model.attention_weights(batch.source, batch.target_input, gates)
-        yield batch, weights
+        yield batch, as_distributions(model, weights)
         done += len(batch.rows)
         if progress is not None:
             progress(done)
+
+
+def as_distributions(
+    model: Transformer, weights: Mapping[str, Sequence[Tensor]]
+) -> dict[str, list[Tensor]]:
+    """Weights whose rows sum to 1, also where a kind of attention has others.
+
+    A mixture of heads multiplies its maps by what the router gives each head, and the weights of a
+    recurrence have signs: their absolute values are divided by their sum. Rows that are all zero
+    stay so. The weights of softmax attention are left as they are.
+    """
+    return {
+        site: [
+            one if attention.distributions else _normalised(one)
+            for one, attention in zip(layers, model.attentions(site), strict=True)
+        ]
+        for site, layers in weights.items()
+    }
+
+
+def _normalised(weights: Tensor) -> Tensor:
+    sizes = weights.abs()
+    total = sizes.sum(dim=-1, keepdim=True)
+    return sizes / total.clamp_min(torch.finfo(sizes.dtype).tiny)
 
 
 def visible_keys(batch: StudyBatch, site: str) -> Tensor:

@@ -111,7 +111,8 @@ def fit(config: dict[str, Any], folder: Path, resume: Path | None = None) -> Run
         config["loss"]["label_smoothing"],
         config,
         corpus,
-        *_gates(config, model),
+        **_gates(config, model),
+        balance=config["loss"].get("balance", 0.0),
     )
     logger.info("%s", describe(model))
     logger.info("run folder: %s   (tensorboard --logdir %s)", folder, folder.parent)
@@ -138,13 +139,13 @@ def fit(config: dict[str, Any], folder: Path, resume: Path | None = None) -> Run
     )
 
 
-def _gates(config: Mapping[str, Any], model: Transformer) -> tuple[Any, ...]:
+def _gates(config: Mapping[str, Any], model: Transformer) -> dict[str, Any]:
     """The learnt gates that the configuration asks for, and their learning rate."""
     if config.get("gates") is None:
-        return ()
+        return {}
     settings = dict(config["gates"])
     rate = settings.pop("learning_rate")
-    return HardConcreteGates.of_model(model, **settings), rate
+    return {"gates": HardConcreteGates.of_model(model, **settings), "gate_learning_rate": rate}
 
 
 def describe(model: Transformer) -> str:

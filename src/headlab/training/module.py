@@ -15,6 +15,7 @@ from headlab.data.tokenizer import PAD, Tokenizers
 from headlab.errors import HeadlabError
 from headlab.heads.hard_concrete import HardConcreteGates
 from headlab.training.loss import linear_cross_entropy
+from headlab.training.routing import active_share, balance_losses
 from headlab.training.running import Running, Stopwatch, gate_metrics
 from headlab.training.schedule import build_schedule
 from headlab.transformer import Gates, Transformer
@@ -41,6 +42,7 @@ class TranslationModule(L.LightningModule):
             noise.
         gate_learning_rate: the gates' learning rate is this times the schedule's. Weight decay,
             which would pull them to half open, is never applied to them.
+        balance: weight of the load-balance loss of each layer whose tokens choose their heads.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class TranslationModule(L.LightningModule):
         corpus: str = "",
         gates: HardConcreteGates | None = None,
         gate_learning_rate: float = 1.0,
+        balance: float = 0.0,
     ) -> None:
         super().__init__()
         check_smoothing(label_smoothing)
@@ -61,12 +64,14 @@ class TranslationModule(L.LightningModule):
         self.optimizer_factory, self.schedule = optimizer, dict(schedule)
         self.label_smoothing, self.config, self.corpus = label_smoothing, config, corpus
         self.gates, self.gate_learning_rate = gates, gate_learning_rate
+        self.balance = balance
         self.validation_translations: list[str] | None = None
         self._step_tokens: list[int] = []  # of the batches accumulated into the coming step
         self._since_log = Running()
         self.stopwatch = Stopwatch()  # of all steps of this process
         self._validation = torch.zeros(4, dtype=torch.float64)
         self._open_heads = 0
+        self._balance: Tensor | None = None  # of the last batch, the mean over layers
         self._validation_started = 0.0
         self._gradient_norm = torch.zeros(())
 
@@ -98,6 +103,10 @@ class TranslationModule(L.LightningModule):
         self._since_log.add(batch, loss.detach(), nll)
         if self.gates is not None:  # a cost a token, so that every batch pays its share of it
             loss = loss + batch.target_tokens * self.gates.cost()
+        layers = balance_losses(self.model, batch)
+        if layers:
+            self._balance = torch.stack(layers).detach().mean()
+            loss = loss + batch.target_tokens * self.balance * sum(layers)
         # The number of tokens of the whole step is not known before its last batch: divide by the
         # first batch's now, and let configure_gradient_clipping set the rest right.
         return loss / self._step_tokens[0]
@@ -153,6 +162,9 @@ class TranslationModule(L.LightningModule):
         metrics["train/gradient_norm"] = float(self._gradient_norm)
         if self.gates is not None:
             metrics |= gate_metrics(self.gates)
+        if self._balance is not None:
+            metrics["train/balance_loss"] = float(self._balance)
+            metrics["train/active_heads"] = active_share(self.model)
         self._since_log = Running()
         if trainer.is_global_zero and trainer.logger is not None:
             trainer.logger.log_metrics(metrics, step=step)
