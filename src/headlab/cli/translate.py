@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,12 @@ from headlab.cli import streams
 from headlab.cli.shared import choose_device, progress_bar, set_threads
 from headlab.errors import HeadlabError
 
+if TYPE_CHECKING:
+    from headlab.checkpoint import Loaded
+    from headlab.decoding import Translator
+    from headlab.decoding.speculative import Speculation
+
+TIMED = 30  # sentences that speculative and greedy search are timed on
 REPORT_SPEED_FROM = 100  # sentences; below that the time says little
 EXIT_BROKEN_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
 
@@ -37,6 +43,16 @@ def translate(
             "1 takes the mean, more favours long ones. Default: as trained."
         ),
     ] = None,
+    draft: Annotated[
+        Path | None,
+        typer.Option(
+            help="A smaller checkpoint with the same tokenizer that drafts tokens for this one to "
+            "check: the same greedy translations, one sentence at a time, in fewer passes."
+        ),
+    ] = None,
+    draft_tokens: Annotated[
+        int, typer.Option(min=1, max=64, help="Tokens that --draft proposes at a time.")
+    ] = 4,
     batch_tokens: Annotated[
         int | None, typer.Option(min=1, help="Source tokens translated at once; bounds the memory.")
     ] = None,
@@ -53,6 +69,7 @@ def translate(
     from headlab.decoding import Translator, one_line
 
     set_threads(threads)
+    drafter = None if draft is None else _read_draft(draft, device)
     translator = Translator.from_checkpoint(
         checkpoint,
         choose_device(device),
@@ -60,6 +77,8 @@ def translate(
         length_penalty=length_penalty,
         batch_tokens=batch_tokens,
     )
+    if drafter is not None:
+        _check_draft(drafter, translator, draft, checkpoint)
     if sentences:
         lines = [_argument_text(sentence, i) for i, sentence in enumerate(sentences, start=1)]
         unit = "sentence"
@@ -69,16 +88,76 @@ def translate(
         lines = read_stdin_lines(sys.stdin.buffer)
         unit = "line"
 
+    def name(i: int) -> str:
+        return f"{unit} {i + 1}"
+
     start = time.perf_counter()
     with progress_bar("translating", len(lines)) as progress:
-        translations = translator.translate(
-            lines, progress=progress, name=lambda i: f"{unit} {i + 1}"
-        )
+        if drafter is None:
+            found = translator.hypotheses(lines, progress=progress, name=name)
+        else:
+            found, report = translator.speculate(
+                lines, drafter.model, draft_tokens, progress=progress, name=name
+            )
     seconds = time.perf_counter() - start
+    translations = translator.texts(found)
     _write("".join(one_line(text) + "\n" for text in translations).encode())
     if len(lines) >= REPORT_SPEED_FROM:
         speed = len(lines) / seconds
         typer.echo(f"{len(lines):,} sentences in {seconds:.1f} s, {speed:.0f} a second", err=True)
+    if drafter is not None:
+        _report_drafts(report, translator, lines, drafter, draft_tokens)
+
+
+def _read_draft(path: Path, device: str) -> "Loaded":
+    from headlab.checkpoint import read_checkpoint
+
+    return read_checkpoint(path, choose_device(device))
+
+
+def _check_draft(
+    draft: "Loaded", translator: "Translator", path: Path | None, checkpoint: Path
+) -> None:
+    """Refuse a draft whose tokens are not the model's, and beams, which it cannot help."""
+    if translator.options["beam"] > 1:
+        raise HeadlabError("--draft speeds up greedy search only; set --beam 1")
+    mine, theirs = translator.tokenizers, draft.tokenizers
+    for side in ("source", "target"):
+        one, other = getattr(mine, side), getattr(theirs, side)
+        if (one.model, one.lowercase) != (other.model, other.lowercase):
+            raise HeadlabError(
+                f"{path} has another {side} tokenizer than {checkpoint}; a draft must be trained "
+                "with the same one, as with init_from or on the same corpus and tokenizer keys"
+            )
+
+
+def _report_drafts(
+    report: "Speculation",
+    translator: "Translator",
+    lines: list[str],
+    draft: "Loaded",
+    draft_tokens: int,
+) -> None:
+    """How often the draft was right, and how much faster that was than greedy search.
+
+    Timed on a few of the sentences, both ways in turn, one sentence at a time.
+    """
+    from headlab.data.text import is_blank
+
+    seconds = [0.0, 0.0]
+    for line in [line for line in lines if not is_blank(line)][:TIMED]:
+        start = time.perf_counter()
+        translator.hypotheses([line])
+        middle = time.perf_counter()
+        translator.speculate([line], draft.model, draft_tokens)
+        seconds[0] += middle - start
+        seconds[1] += time.perf_counter() - middle
+    faster = f", {seconds[0] / seconds[1]:.2f} times as fast as greedy" if seconds[1] else ""
+    typer.echo(
+        f"drafts: {report.acceptance:.0%} of {report.proposed:,} tokens accepted, "
+        f"{report.passes_per_token:.2f} passes a token{faster}",
+        err=True,
+    )
 
 
 def _argument_text(argument: str, number: int) -> str:

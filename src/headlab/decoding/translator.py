@@ -1,7 +1,7 @@
 """The one door from a checkpoint to text."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from headlab.checkpoint import Loaded
     from headlab.data.tokenizer import Tokenizers
+    from headlab.decoding.speculative import Speculation
     from headlab.transformer import Encoded, Gates, Transformer
 
 logger = logging.getLogger("headlab")
@@ -131,6 +132,53 @@ class Translator:
         ``gates`` and ``memory`` are those of ``search``: factors for the heads, and the encoder's
         output for further calls with the same sentences.
         """
+        sources = self._sources(sentences, name)
+        blanks = len(sentences) - len(sources)
+        found = search(
+            self.model,
+            list(sources.values()),
+            progress=progress and (lambda done: progress(blanks + done)),
+            gates=gates,
+            memory=memory,
+            **self.options,
+        )
+        return _in_place(sources, found, len(sentences))
+
+    def speculate(
+        self,
+        sentences: Sequence[str],
+        draft: "Transformer",
+        draft_tokens: int,
+        *,
+        progress: Progress | None = None,
+        name: Callable[[int], str] = "sentence at index {}".format,
+    ) -> "tuple[list[Hypothesis], Speculation]":
+        """Greedy ``hypotheses`` with the help of a draft model, see ``speculative_search``.
+
+        Args:
+            draft: a model with the same tokenizers; sentences that it has no positions for are
+                translated without it.
+            draft_tokens: tokens that it proposes at a time.
+            sentences, progress, name: as for ``translate``.
+        """
+        from headlab.decoding.speculative import speculative_search
+
+        sources = self._sources(sentences, name)
+        limits = {key: self.options[key] for key in ("length_penalty", "max_ratio", "max_extra")}
+        found, report = speculative_search(
+            self.model,
+            draft,
+            list(sources.values()),
+            draft_tokens=draft_tokens,
+            progress=progress,
+            **limits,
+        )
+        return _in_place(sources, found, len(sentences)), report
+
+    def _sources(
+        self, sentences: Sequence[str], name: Callable[[int], str]
+    ) -> dict[int, list[int]]:
+        """The pieces of each sentence that is not blank, by its index; cut with a warning."""
         if isinstance(sentences, str):
             raise HeadlabError("translate takes a list of sentences, not one string: use [text]")
         for i, sentence in enumerate(sentences):
@@ -148,24 +196,21 @@ class Translator:
                     self.max_source_pieces,
                 )
             sources[i] = pieces[: self.max_source_pieces]
-
-        blanks = len(sentences) - len(sources)
-        found = search(
-            self.model,
-            list(sources.values()),
-            progress=progress and (lambda done: progress(blanks + done)),
-            gates=gates,
-            memory=memory,
-            **self.options,
-        )
-        results = [BLANK] * len(sentences)
-        for i, hypothesis in zip(sources, found, strict=True):
-            results[i] = hypothesis
-        return results
+        return sources
 
     def texts(self, hypotheses: Sequence[Hypothesis]) -> list[str]:
         """Hypotheses to text."""
         return self.tokenizers.target.decode_all([hypothesis.ids for hypothesis in hypotheses])
+
+
+def _in_place(
+    sources: Mapping[int, Sequence[int]], found: Sequence[Hypothesis], total: int
+) -> list[Hypothesis]:
+    """One hypothesis a sentence, blank ones included."""
+    results = [BLANK] * total
+    for i, hypothesis in zip(sources, found, strict=True):
+        results[i] = hypothesis
+    return results
 
 
 def _whole(text: str) -> str:
