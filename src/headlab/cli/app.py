@@ -9,6 +9,8 @@ from headlab.cli import streams
 from headlab.cli.ablate import WithSettings, ablate
 from headlab.cli.align import align
 from headlab.cli.attend import attend
+from headlab.cli.compare import compare
+from headlab.cli.convert import convert
 from headlab.cli.evaluate import evaluate
 from headlab.cli.importance import importance
 from headlab.cli.prune import prune
@@ -43,6 +45,8 @@ app.command()(importance)
 app.command()(prune)
 app.command()(roles)
 app.command()(align)
+app.command()(convert)
+app.command()(compare)
 
 
 def main() -> None:

@@ -1,0 +1,77 @@
+"""What a model costs to run, measured: cache sizes and the speed of decoding."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from headlab.data.tokenizer import BOS
+from headlab.decoding import Translator
+from headlab.head_names import SITES
+from headlab.transformer import Transformer
+
+SHORT, LONG = 8, 16  # lengths that cache sizes are measured at
+
+
+@dataclass(frozen=True)
+class CacheSize:
+    """Bytes that decoding one sentence keeps, all layers together, from the tensors themselves.
+
+    Attributes:
+        per_target_token: what self-attention adds with every token that is emitted.
+        constant: what self-attention keeps whatever the length.
+        per_source_token: what cross-attention keeps for every source token.
+    """
+
+    per_target_token: float
+    constant: float
+    per_source_token: float
+
+
+@torch.inference_mode()
+def cache_size(model: Transformer) -> CacheSize:
+    """Fill the caches at two lengths and look at the difference."""
+    parameter = next(model.parameters())
+    sizes = []
+    for length in (SHORT, LONG):
+        ids = torch.full((1, length), BOS, device=parameter.device)
+        cache = model.new_cache(1, 0)
+        model.decode(ids, model.encode(ids), cache)
+        sizes.append(
+            [
+                sum(one.numbers() for one in caches) * parameter.element_size()
+                for caches in (cache.self_attention, cache.cross_attention)
+            ]
+        )
+    (short, cross), (long, longer_cross) = sizes
+    growth = (long - short) / (LONG - SHORT)
+    return CacheSize(growth, short - growth * SHORT, (longer_cross - cross) / (LONG - SHORT))
+
+
+def describe_kind(model: Transformer) -> str:
+    """The kinds of attention and the position scheme in a few words, such as "gqa 2, rope"."""
+    options, position = model.hparams["attention"], model.hparams["position"]
+    kind = options.get("kind") or "mha"
+    own = [f"{site} {options[site]}" for site in SITES if options.get(site)]
+    grouped = kind == "gqa" or (kind == "mha" and options.get("kv_heads"))
+    number = f" {options.get('kv_heads')}" if grouped else ""
+    return ", ".join([f"{kind}{number}", *own, position["kind"]])
+
+
+def decoding_speeds(
+    translators: Sequence[Translator], sentences: Sequence[str], turns: int
+) -> list[float]:
+    """Target tokens a second of each translator, EOS counted; the best of a few turns.
+
+    The translators take turns, so that whatever else the machine does meets all of them alike.
+    """
+    best = [0.0] * len(translators)
+    for _ in range(turns):
+        for i, translator in enumerate(translators):
+            start = time.perf_counter()
+            found = translator.hypotheses(sentences)
+            seconds = time.perf_counter() - start
+            tokens = sum(len(one.ids) + one.finished for one in found)
+            best[i] = max(best[i], tokens / seconds)
+    return best
