@@ -12,23 +12,19 @@ import argparse
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
 from matplotlib.figure import Figure
-from torch import nn
 
 from headlab.allocator import keep_freed_memory
 from headlab.checkpoint import Loaded, read_checkpoint
 from headlab.cli.sentences import choose_sentences, read_split
-from headlab.comparison import cache_size, decoding_speeds, describe_kind
-from headlab.data.batches import Batch, EncodedPairs, TrainingBatches
+from headlab.comparison import cache_size, decoding_speeds, describe_kind, training_speeds
+from headlab.data.batches import EncodedPairs, TrainingBatches
 from headlab.heads.measure import Measurer
 from headlab.pictures import save_figure
-from headlab.training.loss import linear_cross_entropy
-from headlab.transformer import PAD, Transformer
 
 ROOT = Path(__file__).parents[1]
 
@@ -62,28 +58,6 @@ def train(name: str, arguments: argparse.Namespace) -> Path:
     return folder
 
 
-def training_speeds(models: dict[str, Transformer], batches: list[Batch], turns: int) -> dict:
-    """Target tokens a second of each model on the same batches; the best of a few turns each."""
-    optimizers = {n: torch.optim.AdamW(m.parameters(), fused=True) for n, m in models.items()}
-    best = dict.fromkeys(models, 0.0)
-    for _ in range(turns):
-        for name, model in models.items():
-            start = time.perf_counter()
-            for batch in batches:
-                hidden = model.decode(batch.target_input, model.encode(batch.source)).hidden
-                real = batch.target_output != PAD
-                loss, _ = linear_cross_entropy(
-                    hidden[real], model.output.weight, batch.target_output[real], 0.1
-                )
-                (loss / batch.target_tokens).backward()
-                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                optimizers[name].step()
-                optimizers[name].zero_grad(set_to_none=True)
-            seconds = time.perf_counter() - start
-            best[name] = max(best[name], sum(b.target_tokens for b in batches) / seconds)
-    return best
-
-
 def measure(folders: dict[str, Path], turns: int) -> list[dict[str, Any]]:
     """One row a variant; speeds relative to the first."""
     loaded = {name: read_checkpoint(folder / "best.ckpt") for name, folder in folders.items()}
@@ -98,10 +72,10 @@ def measure(folders: dict[str, Path], turns: int) -> list[dict[str, Any]]:
     pairs = first.tokenizers.encode_pairs(*read_split(first, "train"))
     pieces = EncodedPairs([a for a, _ in pairs], [b for _, b in pairs])
     batches = list(TrainingBatches(pieces, 4096, 1))[:12]
-    training = training_speeds({n: one.model.train() for n, one in loaded.items()}, batches, turns)
-    for one, speed in zip(rows, decoding, strict=True):
-        one["decoding_relative"] = speed / decoding[0]
-        one["training_relative"] = training[one["variant"]] / next(iter(training.values()))
+    training = training_speeds([one.model for one in loaded.values()], batches, turns)
+    for one, decoded, trained in zip(rows, decoding, training, strict=True):
+        one["decoding_relative"] = decoded / decoding[0]
+        one["training_relative"] = trained / training[0]
     return rows
 
 
