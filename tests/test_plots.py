@@ -290,3 +290,40 @@ def test_places_that_cannot_be_written_are_refused(name: str, tmp_path: Path) ->
     with pytest.raises(HeadlabError) as caught:
         save_figure(figure, tmp_path / name)
     assert "\n" not in str(caught.value)
+
+
+def signed_maps() -> torch.Tensor:
+    maps = random_maps(2, 4, 4) * 0.2
+    maps[1, 3, 0] = -0.4
+    return maps
+
+
+def test_weights_that_are_no_distribution_say_what_1_is() -> None:
+    pieces = list("abcd")
+    for maps, least, said in (
+        (signed_maps(), -1, " (1 = 0.4)"),
+        (random_maps(2, 4, 4) * 3, 0, f" (1 = {float(random_maps(2, 4, 4).max() * 3):.2g})"),
+        (random_maps(2, 4, 4) * 0.3, 0, ""),
+    ):
+        scale = float(maps.abs().max()) if said else 1.0
+        figure = attention_figure(maps, pieces, pieces, "layer 0")
+        assert f"layer 0{said}" in texts(figure)
+        for head, image in enumerate(panels(figure)):
+            drawn = np.asarray(image.get_array()) * scale
+            np.testing.assert_allclose(drawn, maps[head].numpy(), atol=1e-6)
+            assert image.get_clim() == (least, 1)
+
+
+def test_an_overview_has_a_scale_for_each_layer() -> None:
+    pieces = list("abcd")
+    layers = [
+        LayerMaps("decoder", 0, signed_maps(), pieces, pieces),
+        LayerMaps("decoder", 1, random_maps(2, 4, 4), pieces, pieces),
+    ]
+    figure = attention_overview(layers, "a sentence")
+    assert {"decoder 0 (1 = 0.4)", "decoder 1"} <= set(texts(figure))
+    drawn = panels(figure)
+    assert {image.get_clim() for image in drawn} == {(-1, 1)}
+    assert np.asarray(drawn[1].get_array()).min() == -1
+    white = drawn[0].get_cmap()(0.5)
+    assert white == pytest.approx((1.0, 1.0, 1.0, 1.0), abs=0.01)

@@ -30,9 +30,11 @@ SUFFIXES = (".png", ".pdf", ".svg")
 
 # 0 is white, so that sparse maps print well. Darkness rises all the way, so that the order of
 # weights can be read on a bad projector and without colour vision.
-WEIGHT_COLOURS = LinearSegmentedColormap.from_list(
-    "attention", ["#ffffff", "#fde3b0", "#fb9a62", "#d1426f", "#7a1f81", "#2b0f54", "#000004"]
-)
+_POSITIVE = ("#ffffff", "#fde3b0", "#fb9a62", "#d1426f", "#7a1f81", "#2b0f54", "#000004")
+_NEGATIVE = ("#031a12", "#0b4a3a", "#1c7c6b", "#4faf9d", "#98d3c8", "#d5eeea")
+WEIGHT_COLOURS = LinearSegmentedColormap.from_list("attention", _POSITIVE)
+# From -1 to 1: below 0 the colours are greens, darker the further from 0.
+SIGNED_COLOURS = LinearSegmentedColormap.from_list("signed", (*_NEGATIVE, *_POSITIVE))
 
 # Each is used only where it is installed: a first font, then others for the scripts it lacks.
 _FONTS = (
@@ -87,16 +89,25 @@ class Page:
         axes.set_axis_off()
         return axes
 
-    def colour_bar(self, left: float, top: float, height: float, name: str) -> None:
-        """The scale of `WEIGHT_COLOURS` from 0 to 1, with its name above."""
+    def colour_bar(
+        self, left: float, top: float, height: float, name: str, signed: bool = False
+    ) -> None:
+        """The scale of `weight_colours` from 0 or -1 to 1, with its name above."""
         axes = self.axes(left, top, 0.14, height)
-        shades = np.linspace(1, 0, 256)[:, None]
-        axes.imshow(shades, WEIGHT_COLOURS, vmin=0, vmax=1, aspect="auto", extent=(0, 1, 0, 1))
+        least = -1 if signed else 0
+        shades = np.linspace(1, least, 256)[:, None]
+        colours, box = weight_colours(signed), (0, 1, 0, 1)
+        axes.imshow(shades, colours, vmin=least, vmax=1, aspect="auto", extent=box)
         axes.plot([0, 1, 1, 0, 0], [0, 0, 1, 1, 0], color="0.35", linewidth=0.8, clip_on=False)
-        for value in (0, 0.5, 1):
-            place = top + height * (1 - value)
+        for value in (least, (1 + least) / 2, 1):
+            place = top + height * (1 - value) / (1 - least)
             self.text(left + 0.19, place, f"{value:g}", ha="left", size=8)
         self.text(left + 0.07, top - 0.12, name, size=8)
+
+
+def weight_colours(signed: bool) -> LinearSegmentedColormap:
+    """The colours of weights, of those from -1 to 1 where some are negative."""
+    return SIGNED_COLOURS if signed else WEIGHT_COLOURS
 
 
 def figure_to_image(figure: Figure) -> np.ndarray:

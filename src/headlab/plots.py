@@ -4,7 +4,7 @@ No figure has more than 8 million pixels or a side of more than 8,000 (`headlab.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from headlab.errors import HeadlabError
+from headlab.maps import LayerMaps, checked_maps, layer_maps, scale_in_words, scale_of
 from headlab.pictures import (
-    WEIGHT_COLOURS,
     Page,
     check_picture_path,
     figure_to_image,
@@ -24,6 +24,7 @@ from headlab.pictures import (
     shortened,
     text_columns,
     text_style,
+    weight_colours,
 )
 
 __all__ = [
@@ -50,62 +51,6 @@ _TITLE = 0.5
 _BAR = 0.85  # right margin, for the colour bar
 
 
-@dataclass(frozen=True)
-class LayerMaps:
-    """All heads of one layer at one site, for one sentence pair.
-
-    weights: (heads, queries, keys); heads: their numbers, None for 0, 1, 2 and so on. Layers and
-    heads are counted from 0, as everywhere here.
-    """
-
-    site: str
-    layer: int
-    weights: torch.Tensor
-    query_pieces: Sequence[str]
-    key_pieces: Sequence[str]
-    heads: Sequence[int] | None = None
-
-    @property
-    def title(self) -> str:
-        """For the head of a figure: `cross-attention, layer 2`."""
-        kind = {"encoder": "encoder self-attention", "decoder": "masked decoder self-attention"}
-        return f"{kind.get(self.site, f'{self.site}-attention')}, layer {self.layer}"
-
-
-def layer_maps(
-    weights: Mapping[str, Sequence[torch.Tensor]],
-    row: int,
-    source_pieces: Sequence[str],
-    target_pieces: Sequence[str],
-    kept: Mapping[str, Sequence[Sequence[int]]] | None = None,
-) -> list[LayerMaps]:
-    """The maps of one sentence pair of a batch, cropped to its real tokens.
-
-    weights: from `Transformer.attention_weights`, {site: [(batch, heads, queries, keys), ...]}.
-    source_pieces: what the encoder reads; target_pieces: what the decoder reads, `<s>` first.
-    kept: `Transformer.kept`, the numbers of the heads; None: no head was pruned. A layer without
-    heads has no maps and is left out.
-    """
-    axes = {
-        "encoder": (source_pieces, source_pieces),
-        "decoder": (target_pieces, target_pieces),
-        "cross": (target_pieces, source_pieces),
-    }
-    return [
-        LayerMaps(
-            site,
-            layer,
-            maps[row, :, : len(queries), : len(keys)],
-            queries,
-            keys,
-            None if kept is None else kept[site][layer],
-        )
-        for site, (queries, keys) in axes.items()
-        for layer, maps in enumerate(weights[site])
-        if maps.shape[1]
-    ]
-
-
 def attention_figure(
     weights: torch.Tensor | np.ndarray,
     query_pieces: Sequence[str],
@@ -117,13 +62,18 @@ def attention_figure(
 ) -> Figure:
     r"""One map a head: queries down, keys across, weights from 0 to 1 on one colour scale.
 
+    Where weights are no distribution, the title says which weight has the colour of 1; where some
+    are negative, they have colours of their own.
+
     weights: (heads, queries, keys); rows and columns past the pieces (padding) are cropped.
     heads: the numbers of the heads; None: 0, 1, 2 and so on.
     Pieces are drawn literally: `$`, `_`, `{` and `\` are text, never formulas. Of long sentences
     only each so-manyth piece is named, which the figure says.
     Raises HeadlabError when there is no head, no piece, or fewer rows or columns than pieces.
     """
-    maps = _checked(weights, query_pieces, key_pieces)
+    maps = checked_maps(weights, query_pieces, key_pieces)
+    scale = scale_of(maps)
+    maps, title = maps / scale, shortened(title, 100) + scale_in_words(scale)
     count, queries, keys = maps.shape
     numbers = range(count) if heads is None else heads
     cell = _cell_side(_PANEL, queries, keys)
@@ -133,8 +83,10 @@ def attention_figure(
     across = columns * (keys * cell + _GAP) - _GAP
     first_top = _TITLE + _HEADING
     down = rows * (queries * cell + _GAP + _HEADING) - _GAP - _HEADING
-    page = _page(left + across, first_top + down + _label_room(key_pieces, cell), title, dpi)
-    block = _Block(page, left, first_top, cell, query_pieces, key_pieces)
+    signed = bool(maps.min() < 0)
+    down_to = first_top + down + _label_room(key_pieces, cell)
+    page = _page(left + across, down_to, title, dpi, signed)
+    block = _Block(page, left, first_top, cell, query_pieces, key_pieces, signed)
     for first in range(0, count, columns):
         # Keys are named only under the lowest map of each column.
         some, named = maps[first : first + columns], numbers[first : first + columns]
@@ -153,7 +105,10 @@ def attention_overview(layers: Sequence[LayerMaps], title: str, *, dpi: float = 
     """
     if not layers:
         raise HeadlabError("no attention map to draw: choose at least one site and one layer")
-    maps = [_checked(layer.weights, layer.query_pieces, layer.key_pieces) for layer in layers]
+    maps = [checked_maps(layer.weights, layer.query_pieces, layer.key_pieces) for layer in layers]
+    scales = [scale_of(one) for one in maps]
+    maps = [one / scale for one, scale in zip(maps, scales, strict=True)]
+    signed = any(one.min() < 0 for one in maps)
     numbers = [list(layer.heads or range(len(layer.weights))) for layer in layers]
     heads, queries, keys = (max(one.shape[axis] for one in maps) for axis in range(3))
     cell = _cell_side(min(_OVERVIEW_PANEL, _OVERVIEW_WIDTH / heads), queries, keys)
@@ -177,16 +132,16 @@ def attention_overview(layers: Sequence[LayerMaps], title: str, *, dpi: float = 
         bottom += maps[index].shape[1] * cell
         if below[index] < len(maps[index]):
             bottom += _label_room(layer.key_pieces, cell)
-    page = _page(left + max(widths), bottom, title, dpi)
+    page = _page(left + max(widths), bottom, shortened(title, 100), dpi, signed)
 
     for index, (layer, top) in enumerate(zip(layers, tops, strict=True)):
-        block = _Block(page, left, top, cell, layer.query_pieces, layer.key_pieces)
+        block = _Block(page, left, top, cell, layer.query_pieces, layer.key_pieces, signed)
         block.draw_heads(maps[index], top, numbers[index], below[index], named[index])
         down = maps[index].shape[1] * cell
         block.name_queries(top + down / 2)
         if _starts_site(layers, index + 1):
             block.name_keys(left + widths[index] / 2, top + down)
-        name = f"{layer.site} {layer.layer}"
+        name = f"{layer.site} {layer.layer}{scale_in_words(scales[index])}"
         page.text(0.24, top + down / 2, name, rotation=90, size=10, weight="bold")
     return page.figure
 
@@ -201,6 +156,7 @@ class _Block:
     cell: float
     query_pieces: Sequence[str]
     key_pieces: Sequence[str]
+    signed: bool  # whether some weights of the page are negative
 
     def draw_heads(
         self,
@@ -226,7 +182,8 @@ class _Block:
         for index, one in enumerate(maps):
             start, head = index * step, numbers[index]
             extent = (start, start + keys, queries, 0)
-            axes.imshow(one, WEIGHT_COLOURS, vmin=0, vmax=1, extent=extent, aspect="auto")
+            least, colours = (-1 if self.signed else 0), weight_colours(self.signed)
+            axes.imshow(one, colours, vmin=least, vmax=1, extent=extent, aspect="auto")
             frame = Rectangle((start, 0), keys, queries, fill=False, clip_on=False)
             frame.set(edgecolor="0.35", linewidth=0.6)
             axes.add_patch(frame)
@@ -256,31 +213,15 @@ class _Block:
         self.page.text(middle, top, f"keys{rest}", color="0.35")
 
 
-def _page(width: float, height: float, title: str, dpi: float) -> Page:
+def _page(width: float, height: float, title: str, dpi: float, signed: bool) -> Page:
     """A page with room for maps and labels of this size, with title and colour bar."""
-    title = shortened(title, 100)
     width = max(width + _BAR, 0.115 * text_columns(title) + 0.3)
     page = Page(width, max(height, 2.2) + 0.08, dpi)
     style: dict[str, Any] = {"ha": "left", "size": 12, "weight": "bold"}
     page.text(0.14, 0.28, title, **style)
     top = _TITLE + _HEADING
-    page.colour_bar(page.width - 0.6, top, min(page.height - top - 0.2, 2.4), "weight")
+    page.colour_bar(page.width - 0.6, top, min(page.height - top - 0.2, 2.4), "weight", signed)
     return page
-
-
-def _checked(
-    weights: torch.Tensor | np.ndarray, query_pieces: Sequence[str], key_pieces: Sequence[str]
-) -> np.ndarray:
-    """(heads, queries, keys) in float32, cropped to the pieces."""
-    maps = torch.as_tensor(weights).detach().to("cpu", torch.float32).numpy()
-    queries, keys = len(query_pieces), len(key_pieces)
-    fits = maps.ndim == 3 and maps.shape[1] >= queries and maps.shape[2] >= keys
-    if not fits or min(len(maps), queries, keys) < 1:
-        raise HeadlabError(
-            f"attention weights of shape {maps.shape} do not fit {queries} query and {keys} key "
-            "pieces; give (heads, queries, keys) of one sentence pair"
-        )
-    return maps[:, :queries, :keys]
 
 
 def _cell_side(panel: float, queries: int, keys: int) -> float:
