@@ -63,6 +63,22 @@ def test_every_draft_gives_the_greedy_translation(options: dict, draft_tokens: i
             assert report.passes_per_token < 0.75
 
 
+@pytest.mark.parametrize("draft_tokens", [1, 2, 3, 4, 30])
+def test_a_translation_that_ends_ends_there(learnt, learnt_pairs, draft_tokens: int) -> None:
+    """Where the draft proposes all tokens to the very end, nothing may be added behind it."""
+    encode = learnt.tokenizers.source.encode
+    sources = [encode(text) for text, _ in learnt_pairs]
+    greedy = greedy_search(learnt.model, sources)
+    assert all(one.finished and one.ids for one in greedy)
+    found, report = speculative_search(
+        learnt.model, learnt.model, sources, draft_tokens=draft_tokens
+    )
+    assert [(one.ids, one.finished) for one in found] == [(one.ids, True) for one in greedy]
+    assert report.tokens == sum(len(one.ids) + 1 for one in greedy)
+    assert report.passes + report.accepted == report.tokens
+    assert report.acceptance == 1.0
+
+
 def test_a_draft_must_propose_something() -> None:
     model = build(0)
     with pytest.raises(HeadlabError, match="--draft-tokens 0 must be at least 1"):

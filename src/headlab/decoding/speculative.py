@@ -146,7 +146,7 @@ def _propose(
     emitted: Sequence[int],
     most: int,
 ) -> list[int]:
-    """Up to ``most`` tokens that the draft would go on with; none after EOS.
+    """Up to ``most`` tokens that the draft would go on with before its EOS.
 
     ``cache`` is brought up to date with what has been emitted, and sees nothing of the proposal.
     """
@@ -156,9 +156,9 @@ def _propose(
         row = torch.tensor([read], device=encoded.memory.device)
         hidden = draft.decode(row, encoded, cache).hidden
         token = int(next_token_scores(draft, hidden).argmax(dim=-1))
-        proposal.append(token)
         if token == EOS:
-            break
+            break  # the model's own token after the last proposed one may be EOS, too
+        proposal.append(token)
         if len(proposal) == 1:
             cache = cache.fork()
         read = [token]
