@@ -100,6 +100,8 @@ def test_source_words_without_pieces_are_not_looked_at() -> None:
     targets = Words([[0]], [1])
     keys = sources.membership([0], 3, 0, like=weights)
     queries = targets.membership([0], 2, 0, like=weights)
+    assert best_sources(weights, queries, keys).tolist() == [[[-1]]]
+    weights[0, 0, :, 0] = 1e-6
     assert best_sources(weights, queries, keys).tolist() == [[[1]]]
 
 

@@ -89,8 +89,7 @@ def test_positional_heads_of_the_encoder(offset: int) -> None:
     counts = PositionCounts()
     for batch in (batch_of((5, 1), (3, 1), (1, 1)), batch_of((7, 1))):  # also of several widths
         weights, allowed = pointing(batch, "encoder", offset), candidates(batch, "encoder")
-        counts.add_batch("encoder", allowed)
-        counts.add("encoder", 0, largest(weights, allowed), allowed)
+        counts.add("encoder", 0, weights, allowed)
     assert counts.best("encoder", 0) == [(offset, 1.0)]
 
 
@@ -99,8 +98,7 @@ def test_positional_heads_of_the_decoder(offset: int) -> None:
     batch = batch_of((1, 5), (1, 2), (1, 1))
     weights, allowed = pointing(batch, "decoder", offset), candidates(batch, "decoder")
     counts = PositionCounts()
-    counts.add_batch("decoder", allowed)
-    counts.add("decoder", 0, largest(weights, allowed), allowed)
+    counts.add("decoder", 0, weights, allowed)
     assert counts.best("decoder", 0) == [(offset, 1.0)]
 
 
@@ -108,34 +106,34 @@ def test_positions_against_a_loop() -> None:
     torch.manual_seed(0)
     batches = [batch_of((6, 4), (3, 5)), batch_of((2, 2)), batch_of((9, 7), (1, 1), (4, 4))]
     for site in ("encoder", "decoder"):
-        counts, hits, possible = PositionCounts(), [{}, {}], {}
+        counts, hits, possible = PositionCounts(), [{}, {}], [{}, {}]
         for batch in batches:
             allowed = candidates(batch, site)
             weights = torch.rand(len(batch.rows), 2, *allowed.shape[1:])
-            places = largest(weights, allowed)
-            counts.add_batch(site, allowed)
-            counts.add(site, 0, places, allowed)
+            weights[:, 1] *= torch.rand(weights[:, 1, :, :1].shape) < 0.7  # not in use
+            counts.add(site, 0, weights, allowed)
             for row, query in allowed.any(-1).nonzero().tolist():
                 keys = allowed[row, query].nonzero().flatten().tolist()
                 if len(keys) < 2:
                     continue
-                for key in keys:
-                    possible[key - query] = possible.get(key - query, 0) + 1
                 for head in (0, 1):
+                    if not weights[row, head, query].any():
+                        continue
+                    for key in keys:
+                        possible[head][key - query] = possible[head].get(key - query, 0) + 1
                     best = max(keys, key=lambda k: float(weights[row, head, query, k]))
                     hits[head][best - query] = hits[head].get(best - query, 0) + 1
         for head, (position, share) in enumerate(counts.best(site, 0)):
             best = min(hits[head], key=lambda p: (-hits[head][p], abs(p), p))
             assert position == best
-            assert share == pytest.approx(hits[head][best] / possible[best])
+            assert share == pytest.approx(hits[head][best] / possible[head][best])
 
 
 def test_nothing_to_choose_from_gives_no_position() -> None:
     batch = batch_of((1, 1))
     allowed = candidates(batch, "encoder")  # one word, and the end, which is no candidate
     counts = PositionCounts()
-    counts.add_batch("encoder", allowed)
-    counts.add("encoder", 0, largest(even(batch, "encoder"), allowed), allowed)
+    counts.add("encoder", 0, even(batch, "encoder"), allowed)
     ((position, share),) = counts.best("encoder", 0)
     assert position == 0
     assert math.isnan(share)

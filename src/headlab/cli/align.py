@@ -202,5 +202,5 @@ class _Aligner:
             looked = best_sources(mean.unsqueeze(1), queries, keys)[:, 0].tolist()
             there = queries.any(dim=-1).tolist()
             for row, sources_of, exists in zip(rows, looked, there, strict=True):
-                found[row] = [(s, t) for t, s in enumerate(sources_of) if exists[t]]
+                found[row] = [(s, t) for t, s in enumerate(sources_of) if exists[t] and s >= 0]
         return iter(found)

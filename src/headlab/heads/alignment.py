@@ -204,10 +204,11 @@ def agreements(
             counted = right.any(dim=-1) & queries.any(dim=-1)
             for layer, of_heads in enumerate(layers):
                 looked = best_sources(of_heads, queries, keys)
+                served = looked >= 0
                 # Is there a link from the target word to where it looks?
                 hits = right.unsqueeze(1).expand(-1, looked.size(1), -1, -1)
-                hits = hits.gather(3, looked.unsqueeze(3)).squeeze(3)
-                means.add("cross", layer, name, hits, counted)
+                hits = hits.gather(3, looked.clamp_min(0).unsqueeze(3)).squeeze(3)
+                means.add("cross", layer, name, hits, counted.unsqueeze(1) & served)
     tables = [means.table(name, model.kept, model.heads) for name in Agreement._fields]
     return {
         head: Agreement(*(float(table["cross"][head.layer, head.head]) for table in tables))
@@ -219,6 +220,8 @@ def agreements(
 def best_sources(weights: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
     """The source word of largest weight for each target word, (batch, heads, target words).
 
+    -1 where a head has no weight on any of them, as for a token that did not pick it.
+
     Args:
         weights: of a cross-attention, (batch, heads, queries, keys).
         queries: ``membership`` of the target, (batch, target words, queries): of the rows that
@@ -226,7 +229,9 @@ def best_sources(weights: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
         keys: ``membership`` of the source; a word without pieces cannot be looked at.
     """
     exists = keys.any(dim=-1)[:, None, None, :]
-    return merge(weights.to(keys.dtype), queries, keys).masked_fill(~exists, -1.0).argmax(dim=-1)
+    between = merge(weights.to(keys.dtype), queries, keys).masked_fill(~exists, -1.0)
+    largest, places = between.max(dim=-1)
+    return places.masked_fill(largest <= 0, -1)
 
 
 def link_table(links: Sequence[Links], targets: int, sources: int) -> Tensor:

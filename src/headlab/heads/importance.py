@@ -18,7 +18,7 @@ from headlab.heads.gates import gates_without
 from headlab.heads.measure import Measurer
 from headlab.heads.statistics import HeadMeans, StudyBatch, study_batches
 from headlab.heads.study import Study
-from headlab.heads.weights import as_distributions, candidates, confidences, entropies
+from headlab.heads.weights import as_distributions, candidates, confidences, entropies, in_use
 from headlab.transformer import Transformer
 
 Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]
@@ -161,6 +161,9 @@ def weight_scores(
     left out there. Only keys are left out: the end of sentence as a query of the encoder counts
     like any token, and so does ``<s>`` in the decoder. Entropy is of the whole distribution.
 
+    In a mixture of heads only the tokens that picked a head count for it; a head that none picked
+    has 0.
+
     Arguments as for ``gradient_scores``.
     """
     means, done = HeadMeans(), 0
@@ -175,8 +178,9 @@ def weight_scores(
                 allowed, queries = candidates(batch, site), real[site][0]
                 for layer, of_heads in enumerate(layers):
                     largest = confidences(of_heads, allowed)
-                    means.add(site, layer, "confidence", largest, queries)
-                    means.add(site, layer, "entropy", entropies(of_heads), queries)
+                    served = queries.unsqueeze(1) & in_use(of_heads)
+                    means.add(site, layer, "confidence", largest, served)
+                    means.add(site, layer, "entropy", entropies(of_heads), served)
             done += len(batch.rows)
             if progress is not None:
                 progress(done)
@@ -192,7 +196,9 @@ def _by_head(model: Transformer, means: HeadMeans, name: str) -> Scores:
             f"no sentence pair fits into the model's {model.max_length} positions; "
             "give shorter sentences"
         )
-    return {one: float(tables[one.site][one.layer, one.head]) for one in model.head_names}
+    return {
+        one: float(tables[one.site][one.layer, one.head].nan_to_num()) for one in model.head_names
+    }
 
 
 def loss_changes(

@@ -17,6 +17,7 @@ from headlab.heads.weights import (
     candidates,
     confidences,
     entropies,
+    in_use,
     largest,
     off_diagonal,
     visible_keys,
@@ -26,6 +27,9 @@ from headlab.transformer import Transformer
 
 class Numbers(NamedTuple):
     """What one head's weights show, on average over tokens; None where a number makes no sense.
+
+    In a mixture of heads, over the tokens that picked the head; confidence and entropy are 0 when
+    there is none.
 
     Attributes:
         confidence: largest weight (``weights.confidences``).
@@ -100,8 +104,6 @@ def measure_heads(
     for batch, weights in attention_batches(model, pairs, batch_tokens, progress):
         for site, layers in weights.items():
             view = _View(batch, site, vocabulary)
-            if site != "cross":
-                positions.add_batch(site, view.allowed)
             for layer, of_heads in enumerate(layers):
                 if of_heads.size(1):
                     view.add(means, positions, layer, of_heads)
@@ -163,8 +165,10 @@ class _View:
     def add(self, means: HeadMeans, positions: PositionCounts, layer: int, weights: Tensor) -> None:
         """Add one layer's weights, (batch, heads, queries, keys)."""
 
+        served = in_use(weights)
+
         def add(name: str, values: Tensor, counted: Tensor) -> None:
-            means.add(self.site, layer, name, values, counted)
+            means.add(self.site, layer, name, values, counted.unsqueeze(1) & served)
 
         entropy = entropies(weights)
         add("confidence", confidences(weights, self.allowed), self.queries)
@@ -180,7 +184,7 @@ class _View:
             add("even_distance", even.expand_as(distance), self.queries)
             return
         places = largest(weights, self.allowed)
-        positions.add(self.site, layer, places, self.allowed)
+        positions.add(self.site, layer, weights, self.allowed)
         if self.ranked:
             on_rarest = self._at(self.rarest, places)
             add("rare", on_rarest, self.judging)
@@ -211,4 +215,5 @@ def _numbers(mean: Mapping[str, float | None], place: tuple[int, float] | None) 
     distance, even = mean["distance"], mean["even_distance"]
     diagonality = None if distance is None or not even else 1 - distance / even
     own = {key: mean[key] for key in Numbers._fields if key in mean}
+    own |= {key: own[key] or 0.0 for key in ("confidence", "entropy")}
     return Numbers(position=position, positional=share, diagonality=diagonality, **own)  # type: ignore[arg-type]

@@ -67,18 +67,18 @@ class HeadMeans:
             site, layer: which layer.
             name: of the quantity.
             values: (batch, heads, queries), the heads that the layer has.
-            counted: (batch, queries), True for the queries that count.
+            counted: (batch, queries) or (batch, heads, queries), True for the queries that count.
         """
-        weights = counted.unsqueeze(1)
+        counted = (counted.unsqueeze(1) if counted.dim() == 2 else counted).expand_as(values)
         key = site, layer, name
-        total = values.double().masked_fill(~weights, 0.0).sum(dim=(0, 2)).cpu()
+        total = values.double().masked_fill(~counted, 0.0).sum(dim=(0, 2)).cpu()
         self._sums[key] = self._sums.get(key, 0.0) + total
-        self._counts[key] = self._counts.get(key, 0.0) + counted.sum().cpu()
+        self._counts[key] = self._counts.get(key, 0.0) + counted.sum(dim=(0, 2)).cpu()
 
     def table(
         self, name: str, kept: Mapping[str, Sequence[Sequence[int]]], heads: int
     ) -> dict[str, Tensor]:
-        """Site -> the means, (layers, heads) in double precision; NaN for a head that is gone.
+        """Site -> the means, (layers, heads) in double precision; NaN where nothing counted.
 
         Args:
             name: of the quantity.

@@ -55,7 +55,8 @@ class SyntaxCounts:
     An instance is a word and one relation in one direction, such as a verb and its objects: a
     head hits it when the largest of the word's weights, among all words of the sentence, itself
     included and ``<s>`` and the end of sentence left out, lies on any of these relatives. The
-    baseline looks at the same instances; it is the offset with the most hits.
+    baseline looks at the same instances; it is the offset with the most hits. In a mixture of heads
+    a head is judged by the words that picked it.
 
     Args:
         causal: whether a word sees only what stands on its left (decoder). Relatives on the right
@@ -69,6 +70,7 @@ class SyntaxCounts:
         self._instances: Counter[tuple[str, str]] = Counter()
         self._offsets: dict[tuple[str, str], Counter[int]] = {}
         self._hits: dict[tuple[int, str, str], Tensor] = {}  # (heads,)
+        self._served: dict[tuple[int, str, str], Tensor] = {}  # (heads,)
 
     def add(
         self,
@@ -106,12 +108,15 @@ class SyntaxCounts:
         which = torch.tensor([keys.index(key) for *_, key, _ in wanted], device=device)
         for layer, weights in enumerate(layers):
             between = merge(weights.to(table.dtype), table, table)
-            looked = between.masked_fill(~exists, -1.0).argmax(dim=-1)
-            hits = targets.gather(1, looked[at, :, places]).double()  # (instances, heads)
-            sums = torch.zeros(len(keys), hits.size(1), dtype=torch.float64, device=device)
-            for key, some in zip(keys, sums.index_add_(0, which, hits).cpu(), strict=True):
-                place = layer, *key
-                self._hits[place] = self._hits.get(place, 0.0) + some
+            largest, looked = between.masked_fill(~exists, -1.0).max(dim=-1)
+            served = (largest > 0)[at, :, places]  # (instances, heads)
+            hits = targets.gather(1, looked[at, :, places]) & served
+            for counts, values in ((self._hits, hits), (self._served, served)):
+                sums = torch.zeros(len(keys), hits.size(1), dtype=torch.float64, device=device)
+                sums.index_add_(0, which, values.double())
+                for key, some in zip(keys, sums.cpu(), strict=True):
+                    place = layer, *key
+                    counts[place] = counts.get(place, 0.0) + some
 
     def _relatives(
         self, parse: Parse, owners: Sequence[int | None]
@@ -141,12 +146,13 @@ class SyntaxCounts:
     def accuracies(self, layer: int, least: int = 1) -> list[list[Accuracy]]:
         """For each head of a layer its accuracy on every relation seen at least so often."""
         relations = self.relations(least)
-        tables = [self._hits[layer, one.name, one.direction] for one in relations]
+        places = [(layer, one.name, one.direction) for one in relations]
+        tables = [self._hits[place] / self._served[place].clamp_min(1) for place in places]
         heads = len(tables[0]) if tables else 0
         return [
             [
-                Accuracy(one, float(hits[head]) / one.instances)
-                for one, hits in zip(relations, tables, strict=True)
+                Accuracy(one, float(shares[head]))
+                for one, shares in zip(relations, tables, strict=True)
             ]
             for head in range(heads)
         ]

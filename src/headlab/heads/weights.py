@@ -52,8 +52,9 @@ def as_distributions(
     """Weights whose rows sum to 1, also where a kind of attention has others.
 
     A mixture of heads multiplies its maps by what the router gives each head, and the weights of a
-    recurrence have signs: their absolute values are divided by their sum. Rows that are all zero
-    stay so. The weights of softmax attention are left as they are.
+    recurrence have signs: their absolute values are divided by their sum. Rows that are all zero,
+    of tokens that did not pick a head, stay so, and no statistic counts them (``in_use``). The
+    weights of softmax attention are left as they are.
     """
     return {
         site: [
@@ -68,6 +69,11 @@ def _normalised(weights: Tensor) -> Tensor:
     sizes = weights.abs()
     total = sizes.sum(dim=-1, keepdim=True)
     return sizes / total.clamp_min(torch.finfo(sizes.dtype).tiny)
+
+
+def in_use(weights: Tensor) -> Tensor:
+    """Which queries each head serves, (batch, heads, queries): all, but in a mixture of heads."""
+    return weights.any(dim=-1)
 
 
 def visible_keys(batch: StudyBatch, site: str) -> Tensor:
@@ -117,37 +123,36 @@ class PositionCounts:
 
     A position counts only for queries that have it: from the first token there is no previous
     one, so a head that always looks at the previous token scores 1. Queries with fewer than two
-    candidates have no choice and are left out.
+    candidates have no choice and are left out, and so are queries that a head does not serve.
     """
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, int], Tensor] = {}  # (heads, positions)
-        self._possible: dict[str, Tensor] = {}  # (positions,)
+        self._possible: dict[tuple[str, int], Tensor] = {}  # the same shape
 
-    def add_batch(self, site: str, allowed: Tensor) -> None:
-        """Count which positions the queries of a batch have; once a batch and site."""
-        pairs = _with_choice(allowed).nonzero()
-        length = allowed.size(1)
-        counts = torch.bincount(pairs[:, 2] - pairs[:, 1] + length - 1, minlength=2 * length - 1)
-        self._possible[site] = _add_centred(self._possible.get(site), counts[None].cpu())
-
-    def add(self, site: str, layer: int, places: Tensor, allowed: Tensor) -> None:
+    def add(self, site: str, layer: int, weights: Tensor, allowed: Tensor) -> None:
         """Count where the largest weights of a layer lie.
 
         Args:
             site, layer: of self-attention.
-            places: from ``largest``, (batch, heads, queries).
+            weights: (batch, heads, queries, keys).
             allowed: from ``candidates``, (batch, queries, keys).
         """
-        length, heads = allowed.size(1), places.size(1)
-        queries = torch.arange(length, device=places.device)
-        counted = _with_choice(allowed).any(dim=-1).unsqueeze(1).expand_as(places)
-        rows = torch.arange(heads, device=places.device)[None, :, None] * (2 * length - 1)
-        shifted = (places - queries + length - 1 + rows)[counted]
-        counts = torch.bincount(shifted, minlength=heads * (2 * length - 1))
-        key = site, layer
-        found = counts.view(heads, -1).cpu()
-        self._found[key] = _add_centred(self._found.get(key), found)
+        length, heads = allowed.size(1), weights.size(1)
+        width, key = 2 * length - 1, (site, layer)
+        queries = torch.arange(length, device=weights.device)
+        choosing = _with_choice(allowed)
+        counted = choosing.any(dim=-1).unsqueeze(1) & in_use(weights)
+        rows = torch.arange(heads, device=weights.device)[None, :, None] * width
+        shifted = (largest(weights, allowed) - queries + length - 1 + rows)[counted]
+        found = torch.bincount(shifted, minlength=heads * width).view(heads, -1)
+        self._found[key] = _add_centred(self._found.get(key), found.cpu())
+        # How many queries of each head have each position: a matrix product over all queries.
+        row, query, place = choosing.nonzero().unbind(dim=1)
+        has = torch.zeros(len(allowed) * length, width, dtype=torch.float64, device=weights.device)
+        has[row * length + query, place - query + length - 1] = 1.0
+        possible = counted.transpose(0, 1).flatten(1).to(has) @ has
+        self._possible[key] = _add_centred(self._possible.get(key), possible.cpu())
 
     def best(self, site: str, layer: int) -> list[tuple[int, float]]:
         """For each head of a layer the position with most hits, and its share of the queries.
@@ -157,12 +162,13 @@ class PositionCounts:
         Returns:
             (relative position, share) a head; (0, NaN) where nothing was counted.
         """
-        found, possible = self._found[site, layer], self._possible[site][0]
+        found, possible = self._found[site, layer], self._possible[site, layer]
         middle = found.size(1) // 2
         order = sorted(range(-middle, middle + 1), key=lambda p: (abs(p), p))
         places = torch.tensor(order) + middle
         best = places[found[:, places].argmax(dim=1)]
-        shares = found.gather(1, best[:, None])[:, 0].double() / possible[best]
+        hits, chances = (table.gather(1, best[:, None])[:, 0] for table in (found, possible))
+        shares = hits.double() / chances
         return list(zip((best - middle).tolist(), shares.tolist(), strict=True))
 
 

@@ -1,5 +1,6 @@
 """How sharp and how positional every head is, at each validation of a training."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from headlab.heads.weights import (
     candidates,
     confidences,
     entropies,
-    largest,
+    in_use,
     off_diagonal,
 )
 from headlab.training.observing import never_ending_training, tensorboard, undisturbed
@@ -88,19 +89,18 @@ def head_statistics(
     for batch, weights in attention_batches(model, pairs, BATCH_TOKENS, gates=gates):
         for site, layers in weights.items():
             queries, allowed = batch.real()[site][0], candidates(batch, site)
-            if site != "cross":
-                positions.add_batch(site, allowed)
             for layer, of_heads in enumerate(layers):
                 if not of_heads.size(1):
                     continue
-                means.add(site, layer, "entropy", entropies(of_heads), queries)
-                means.add(site, layer, "confidence", confidences(of_heads, allowed), queries)
+                served = queries.unsqueeze(1) & in_use(of_heads)
+                means.add(site, layer, "entropy", entropies(of_heads), served)
+                means.add(site, layer, "confidence", confidences(of_heads, allowed), served)
                 if site == "cross":
                     distance, even = off_diagonal(of_heads, batch)
-                    means.add(site, layer, "distance", distance, queries)
-                    means.add(site, layer, "even", even.expand_as(distance), queries)
+                    means.add(site, layer, "distance", distance, served)
+                    means.add(site, layer, "even", even.expand_as(distance), served)
                 else:
-                    positions.add(site, layer, largest(of_heads, allowed), allowed)
+                    positions.add(site, layer, of_heads, allowed)
     tables = {
         name: means.table(name, model.kept, model.heads)
         for name in ("entropy", "confidence", "distance", "even")
@@ -117,4 +117,5 @@ def head_statistics(
         if head.site != "cross":
             index = model.kept[head.site][head.layer].index(head.head)
             found[f"positional/{end}"] = positions.best(head.site, head.layer)[index][1]
-    return found
+    # A head that no token picked has no statistics.
+    return {tag: value for tag, value in found.items() if not math.isnan(value)}
