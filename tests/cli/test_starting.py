@@ -1,5 +1,6 @@
 """``init_from``: the configuration of a new run that starts from a checkpoint."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from headlab.checkpoint import contents
-from headlab.cli import configuration, starting
+from headlab.cli import configuration, options, resuming, starting
 from headlab.cli.train import main
 from headlab.data.corpus import Corpus
 from headlab.errors import HeadlabError
@@ -212,3 +213,33 @@ def test_targets_outside_the_tree_are_refused(checkpoint: Path) -> None:
     torch.save(raw, checkpoint)
     with pytest.raises(HeadlabError, match=r"logger\._target_=os\.system is not in the config"):
         started(checkpoint)
+
+
+KINDS = ("mha", "gqa", "mqa", "mla", "moh", "hybrid")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_attention_may_be_named_again(kind: str, tmp_path: Path, monkeypatch) -> None:
+    """Both ways to go on know which option a run had, also where its values were changed."""
+    more = {"hybrid": ["attention.softmax_every=2"], "mla": ["attention.latent_dim=5"]}
+    config = plain(composed("model.decoder_layers=4", f"attention={kind}", *more.get(kind, [])))
+    path = tmp_path / "best.ckpt"
+    torch.save({"headlab": {"config": config}, "state_dict": {}}, path)
+    monkeypatch.setattr("headlab.checkpoint.read_raw", lambda p: torch.load(p))
+    monkeypatch.setattr(starting, "read_raw", lambda p: torch.load(p))
+    for other in KINDS:
+        asked = [f"attention={other}"]
+        monkeypatch.setenv(resuming.VARIABLE, json.dumps(asked))
+        if other == kind:
+            assert started(path, *asked)["attention"] == config["attention"]
+            assert plain(resuming.of_checkpoint(path))["attention"] == config["attention"]
+            continue
+        with pytest.raises(HeadlabError, match=f"attention={other} does not fit.*={kind};"):
+            started(path, *asked)
+        with pytest.raises(HeadlabError, match=f"attention={other} cannot change.*={kind};"):
+            resuming.of_checkpoint(path)
+
+
+def test_a_run_from_before_there_was_a_choice_has_multi_head_attention() -> None:
+    old = {"attention": {"kv_heads": None, "head_dim": None, "dropout": 0.0, "bias": False}}
+    assert options.choices(old) == {"attention": "mha"}

@@ -152,6 +152,7 @@ def check(config: Mapping[str, Any]) -> None:
         HeadlabError: names the key, the value and what was expected.
     """
     from headlab.attention import option_types
+    from headlab.cli.attention_keys import check_attention_keys
     from headlab.data.module import TranslationData
     from headlab.data.tokenizer import train_tokenizer
     from headlab.heads.hard_concrete import check_gates
@@ -189,6 +190,7 @@ def check(config: Mapping[str, Any]) -> None:
     if unknown:
         raise HeadlabError(f"model.{min(unknown)}: no such key; {nearest(min(unknown), keys)}")
     _check_ranges(config)
+    check_attention_keys(config)
 
 
 def _check_gates(gates: Any) -> None:
@@ -298,7 +300,9 @@ def explain(error: Exception, config: str = "train") -> str:
         return _explain_key(missing.group(1), config)
     group = re.search(r"Could not find '([^']+)/([^'/]+)'", text)
     if group:
-        options = sorted(p.stem for p in (folder() / group.group(1)).glob("*.yaml"))
+        from headlab.cli.options import options_of
+
+        options = list(options_of(group.group(1)))
         return f"{group.group(1)}={group.group(2)}: {nearest(group.group(2), options)}"
     line = text.splitlines()[0].removeprefix(f"In '{config}': ") if text else type(error).__name__
     if isinstance(error, OverrideParseException):

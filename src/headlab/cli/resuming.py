@@ -12,6 +12,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from headlab.cli import configuration
+from headlab.cli.options import choices, is_from, options_of
 from headlab.errors import HeadlabError
 
 # What may change when training goes on from a checkpoint; anything else would make the saved
@@ -127,13 +128,11 @@ def _apply(saved: DictConfig, override: Override, path: Path) -> None:
     if key == "experiment" and not override.is_delete():
         return  # a recipe: what it set is in the saved configuration
     present = OmegaConf.select(saved, key)
-    option = configuration.folder() / key / f"{value}.yaml"
-    if isinstance(present, DictConfig) and option.is_file():
-        text = OmegaConf.load(option)
-        assert isinstance(text, DictConfig)
-        if all(text.get(k) == present.get(k) for k in ("_target_", "kind")):
+    known = options_of(key) if isinstance(present, DictConfig) else {}
+    if isinstance(present, DictConfig) and str(value) in known:
+        if is_from(known[str(value)], present):
             return
-        present = present.get("_target_") or present.get("kind")
+        present = choices({key: present}).get(key)
     elif key.startswith(CHANGEABLE) and not override.is_delete():
         if OmegaConf.select(saved, key.rpartition(".")[0] or key) is None:
             raise HeadlabError(f"{key}: no such key in the configuration of {path}")

@@ -13,7 +13,7 @@ from hydra.core.override_parser.types import ChoiceSweep
 from omegaconf import DictConfig, OmegaConf
 
 from headlab.checkpoint import plain_config, read_raw
-from headlab.cli import configuration, resuming
+from headlab.cli import configuration, options, resuming
 from headlab.errors import HeadlabError
 
 # What the weights and the tokenizer of a checkpoint are made for, but for a few keys.
@@ -91,17 +91,17 @@ def for_hydra(arguments: Sequence[str]) -> list[str]:
     saved = _saved(path)
     others = [a for a in arguments if not INIT_FROM.fullmatch(a)]
     overrides = [a for a in others if "=" in a and not a.startswith("-")]
-    options = [a for a in others if a not in overrides]
+    flags = [a for a in others if a not in overrides]
     touched = Touched.by(overrides)
     chosen = [
         f"{group}={option}"
-        for group, option in _choices(saved).items()
+        for group, option in options.choices(saved).items()
         if group not in touched.groups
     ]
     overrides = [*chosen, *overrides, resuming.quoted("init_from", path)]
-    if not {"-m", "--multirun"} & set(options) and touched.keys.get("name") != "":
+    if not {"-m", "--multirun"} & set(flags) and touched.keys.get("name") != "":
         overrides.append(f"name={_name(overrides, path)}")
-    return [*options, *overrides]
+    return [*flags, *overrides]
 
 
 def of_checkpoint(composed: DictConfig, overrides: Sequence[str], path: Path) -> DictConfig:
@@ -132,12 +132,12 @@ def of_checkpoint(composed: DictConfig, overrides: Sequence[str], path: Path) ->
     base.paths.outputs = wanted["paths"]["outputs"]
     if not Path(base.paths.data).parent.exists():  # the checkpoint came from another machine
         base.paths.data = wanted["paths"]["data"]
-    options = _choices(saved)
+    present = options.choices(saved)
     for group, option in touched.groups.items():
-        if option == options.get(group):
+        if option == present.get(group):
             continue  # as it is: the values stay those of the checkpoint's run
         if group in FIXED:
-            raise _refusal(group, option, options.get(group), path, "")
+            raise _refusal(group, option, present.get(group), path, "")
         base[group] = wanted.get(group)
     for key, recipe in touched.keys.items():
         new, old = OmegaConf.select(composed, key), OmegaConf.select(base, key)
@@ -186,32 +186,6 @@ def _name(overrides: Sequence[str], path: Path) -> str:
     with initialize_config_dir(str(configuration.folder()), version_base="1.3"):
         composed = compose("train", overrides=kept)
     return configuration.slug(str(of_checkpoint(composed, kept, path).name))
-
-
-def _choices(saved: Mapping[str, Any]) -> dict[str, str]:
-    """Group -> the option of the tree that the section of a saved configuration came from."""
-    choices = {}
-    for folder in sorted(p for p in configuration.folder().iterdir() if p.is_dir()):
-        section = saved.get(folder.name)
-        if not isinstance(section, Mapping):
-            continue
-        scores = {}
-        for path in sorted(folder.glob("*.yaml")):
-            option = _option(path)
-            if all(option.get(k) == section.get(k) for k in ("_target_", "kind")):
-                scores[path.stem] = -len(set(option) ^ set(section))
-        if scores:
-            choices[folder.name] = max(scores, key=lambda name: scores[name])
-    return choices
-
-
-def _option(path: Path) -> dict[str, Any]:
-    """An option of a group, with the options that it builds on."""
-    own = _plain(OmegaConf.load(path))
-    for name in own.pop("defaults", []):
-        if name != "_self_":
-            own = {**_option(path.with_name(f"{name}.yaml")), **own}
-    return own
 
 
 def _interpolations(tree: Any, key: str) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,55 @@
+"""Which option of a group in configs/ a saved section came from."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from headlab.cli import configuration
+from headlab.head_names import SITES
+
+# Keys in which the options of a group differ whatever else was set: their values name the option.
+IDENTITY = ("_target_", "kind", *SITES)
+
+
+def options_of(group: str) -> dict[str, dict[str, Any]]:
+    """Name -> values of each option, without those that only serve others as a base."""
+    found, bases = {}, set()
+    for path in sorted((configuration.folder() / group).glob("*.yaml")):
+        own: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+        bases |= {name for name in own.get("defaults", []) if isinstance(name, str)}
+        found[path.stem] = _with_bases(path)
+    return {name: values for name, values in found.items() if name not in bases}
+
+
+def is_from(option: Mapping[str, Any], section: Mapping[str, Any]) -> bool:
+    """Whether a section may have come from an option, by the keys that name it."""
+    # Runs from before there was a choice have multi-head attention.
+    section = {"kind": "mha", **section} if "kind" in option else section
+    return all(option.get(key) == section.get(key) for key in IDENTITY)
+
+
+def choices(saved: Mapping[str, Any]) -> dict[str, str]:
+    """Group -> the option of the tree that the section of a saved configuration came from."""
+    found = {}
+    for folder in sorted(p for p in configuration.folder().iterdir() if p.is_dir()):
+        section = saved.get(folder.name)
+        if not isinstance(section, Mapping):
+            continue
+        scores = {}
+        for name, option in options_of(folder.name).items():
+            if is_from({**option, **dict.fromkeys(SITES)}, {**section, **dict.fromkeys(SITES)}):
+                equal = sum(section.get(key) == value for key, value in option.items())
+                scores[name] = is_from(option, section), -len(set(option) ^ set(section)), equal
+        if scores:
+            found[folder.name] = max(scores, key=lambda name: scores[name])
+    return found
+
+
+def _with_bases(path: Path) -> dict[str, Any]:
+    own: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    for name in own.pop("defaults", []):
+        if isinstance(name, str) and name != "_self_":
+            own = {**_with_bases(path.with_name(f"{name}.yaml")), **own}
+    return own
