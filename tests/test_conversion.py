@@ -71,11 +71,11 @@ def test_equal_heads_stay_what_they_are() -> None:
 def test_what_cannot_be_converted() -> None:
     with pytest.raises(HeadlabError, match="rotary positions cannot be rewritten exactly"):
         to_latent(build(position={"kind": "rope"}))
-    with pytest.raises(HeadlabError, match=r"attention\.kv_heads=4 does not .* 1, 2, 3, 6"):
+    with pytest.raises(HeadlabError, match=r"--kv-heads 4 must divide the 6 .* 1, 2, 3, 6"):
         to_grouped(build(), 4)
     with pytest.raises(HeadlabError, match=r"--kv-heads 3 must divide the 2 .* from 1, 2"):
         to_grouped(build(attention={"kind": "gqa", "kv_heads": 2}), 3)
-    with pytest.raises(HeadlabError, match=r"the decoder site has attention\.kind=hybrid"):
+    with pytest.raises(HeadlabError, match=r"the model has attention\.decoder=hybrid; only"):
         to_grouped(build(attention={"decoder": "hybrid"}), 2)
     with pytest.raises(HeadlabError, match="different numbers of key/value heads"):
         to_latent(build(attention={"cross": "mqa"}))

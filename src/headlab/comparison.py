@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from headlab.attention import READ_BY
 from headlab.data.batches import Batch
 from headlab.data.tokenizer import BOS, PAD
 from headlab.decoding import Translator
@@ -15,7 +16,7 @@ from headlab.training.loss import linear_cross_entropy
 from headlab.training.routing import balance_losses
 from headlab.transformer import Transformer
 
-SHORT, LONG = 8, 16  # lengths that cache sizes are measured at
+LONG = 16  # the longer one of two lengths that cache sizes are measured at
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class CacheSize:
 
     Attributes:
         per_target_token: what self-attention adds with every token that is emitted.
-        constant: what self-attention keeps whatever the length.
+        constant: what self-attention keeps whatever the length; without what a recurrent state
+            keeps of its last step, so that tokens can be taken back.
         per_source_token: what cross-attention keeps for every source token.
     """
 
@@ -37,8 +39,9 @@ class CacheSize:
 def cache_size(model: Transformer) -> CacheSize:
     """Fill the caches at two lengths and look at the difference."""
     parameter = next(model.parameters())
-    sizes = []
-    for length in (SHORT, LONG):
+    most = min(LONG, LONG if model.max_length is None else model.max_length)
+    lengths, sizes = (most // 2, most), []
+    for length in lengths:
         ids = torch.full((1, length), BOS, device=parameter.device)
         cache = model.new_cache(1, 0)
         model.decode(ids, model.encode(ids), cache)
@@ -49,18 +52,21 @@ def cache_size(model: Transformer) -> CacheSize:
             ]
         )
     (short, cross), (long, longer_cross) = sizes
-    growth = (long - short) / (LONG - SHORT)
-    return CacheSize(growth, short - growth * SHORT, (longer_cross - cross) / (LONG - SHORT))
+    added = lengths[1] - lengths[0]
+    growth = (long - short) / added
+    return CacheSize(growth, short - growth * lengths[0], (longer_cross - cross) / added)
 
 
 def describe_kind(model: Transformer) -> str:
     """The kinds of attention and the position scheme in a few words, such as "gqa 2, rope"."""
     options, position = model.hparams["attention"], model.hparams["position"]
-    kind = options.get("kind") or "mha"
-    own = [f"{site} {options[site]}" for site in SITES if options.get(site)]
-    grouped = kind == "gqa" or (kind == "mha" and options.get("kv_heads"))
-    number = f" {options.get('kv_heads')}" if grouped else ""
-    return ", ".join([f"{kind}{number}", *own, position["kind"]])
+    kind, fewer = options.get("kind") or "mha", options.get("kv_heads")
+    kinds = {"": kind} | {f"{site} ": options[site] for site in SITES if options.get(site)}
+    named = [
+        f"{place}{one} {fewer}" if fewer and one in READ_BY["kv_heads"] else f"{place}{one}"
+        for place, one in kinds.items()
+    ]
+    return ", ".join([*named, position["kind"]])
 
 
 def decoding_speeds(

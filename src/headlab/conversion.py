@@ -10,6 +10,7 @@ from headlab.attention import (
     grouped_from_multi_head,
     latent_from_multi_head,
 )
+from headlab.attention.base import divisors
 from headlab.errors import HeadlabError
 from headlab.head_names import SITES
 from headlab.transformer import Transformer
@@ -28,7 +29,17 @@ def to_grouped(model: Transformer, kv_heads: int) -> Transformer:
     Raises:
         HeadlabError: ``kv_heads`` does not divide the present number, or nothing can be converted.
     """
-    kinds = {"kind": "gqa", "kv_heads": kv_heads}
+    for site in SITES:
+        for attention in model.attentions(site):
+            before = getattr(attention, "all_kv_heads", kv_heads)
+            if kv_heads < 1 or before % kv_heads:
+                raise HeadlabError(
+                    f"--kv-heads {kv_heads} must divide the {before} key/value heads of the "
+                    f"{site} site; choose from {divisors(before)}"
+                )
+    kinds: dict = {"kind": "gqa", "kv_heads": kv_heads}
+    if kv_heads == 1:
+        kinds = {"kind": "mqa", "kv_heads": None}
     return _rebuilt(model, kinds, lambda old: grouped_from_multi_head(old, kv_heads))
 
 
@@ -56,7 +67,8 @@ def to_latent(model: Transformer) -> Transformer:
             "for all; convert to one number first: --to gqa --kv-heads 1"
         )
     kinds = {"kind": "mla", "latent_dim": max(sizes, default=1), "latent_norm": False}
-    return _rebuilt(model, kinds | {"query_latent_dim": None}, latent_from_multi_head)
+    kinds |= {"query_latent_dim": None, "kv_heads": None}
+    return _rebuilt(model, kinds, latent_from_multi_head)
 
 
 def _rebuilt(
@@ -66,8 +78,9 @@ def _rebuilt(
     present = {site: options.get(site) or options.get("kind") or "mha" for site in SITES}
     for site, kind in present.items():
         if kind not in ("mha", "gqa", "mqa"):
+            key = f"attention.{site if options.get(site) else 'kind'}"
             raise HeadlabError(
-                f"the {site} site has attention.kind={kind}; only mha, gqa and mqa are converted"
+                f"the model has {key}={kind}; only mha, gqa and mqa at every site can be converted"
             )
     attention = {**options, **dict.fromkeys(SITES), **kinds}
     converted = Transformer(**{**model.hparams, "attention": attention})

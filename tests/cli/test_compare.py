@@ -5,11 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from headlab.checkpoint import read_checkpoint
 from headlab.cli.app import app
 from headlab.comparison import cache_size, describe_kind
+from headlab.conversion import to_grouped
 from headlab.errors import HeadlabError
 from headlab.transformer import Transformer
 
@@ -67,6 +69,13 @@ def test_kinds_in_words() -> None:
     assert describe_kind(small(attention={"kind": "mha", "cross": "mla"})) == (
         "mha, cross mla, sinusoidal"
     )
+    assert describe_kind(to_grouped(small(), 1)) == "mqa, sinusoidal"
+    mixture = {"kind": "moh", "shared_heads": 2, "active_heads": 4, "kv_heads": 4}
+    assert describe_kind(small(attention={**mixture, "cross": "mla"})) == (
+        "moh 4, cross mla, sinusoidal"
+    )
+    hybrid = small(attention={"kind": "gqa", "kv_heads": 2, "decoder": "hybrid"})
+    assert describe_kind(hybrid) == "gqa 2, decoder hybrid 2, sinusoidal"
 
 
 def test_compare_and_convert(checkpoint: Path, tmp_path: Path) -> None:
@@ -93,7 +102,10 @@ def test_compare_and_convert(checkpoint: Path, tmp_path: Path) -> None:
         (["--to", "rnn", "--out", "x.ckpt"], "--to rnn: choose gqa, mqa or mla"),
         (["--to", "gqa", "--out", "x.ckpt"], "--to gqa needs --kv-heads, such as 2"),
         (["--to", "mla", "--kv-heads", "2", "--out", "x.ckpt"], "--to mla takes no --kv-heads"),
-        (["--to", "gqa", "--kv-heads", "3", "--out", "x.ckpt"], "kv_heads=3 does not divide"),
+        (
+            ["--to", "gqa", "--kv-heads", "3", "--out", "x.ckpt"],
+            "--kv-heads 3 must divide the 4 key/value heads of the encoder",
+        ),
     ],
 )
 def test_mistakes(checkpoint: Path, arguments: list[str], message: str) -> None:
@@ -102,5 +114,56 @@ def test_mistakes(checkpoint: Path, arguments: list[str], message: str) -> None:
 
 
 def test_a_checkpoint_is_not_replaced_by_its_own_conversion(checkpoint: Path) -> None:
-    with pytest.raises(HeadlabError, match="would replace the checkpoint itself"):
+    with pytest.raises(HeadlabError, match="is the checkpoint itself; choose another name"):
         run("convert", checkpoint, "--to", "mla", "--out", checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        (".", "--out . is a folder; name a file in it"),
+        ("nowhere/x", "--out nowhere/x: there is no folder nowhere; make it first"),
+        ("/proc/x", "--out /proc/x: cannot write into /proc"),
+    ],
+)
+def test_places_that_cannot_be_written(
+    checkpoint: Path, out: str, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("headlab.checkpoint.read_checkpoint", lambda *_: pytest.fail("was read"))
+    for command in (["convert", checkpoint, "--to", "mla"], ["compare", checkpoint, checkpoint]):
+        with pytest.raises(HeadlabError, match=message):
+            run(*command, "--out", out)
+
+
+def test_a_table_never_replaces_a_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(checkpoint.read_bytes())
+    before = other.read_bytes(), checkpoint.read_bytes()
+    for out in (checkpoint, other):
+        with pytest.raises(HeadlabError, match="is the checkpoint itself"):
+            run("compare", checkpoint, other, "--out", out)
+    with pytest.raises(HeadlabError, match="the table is JSON"):
+        run("compare", checkpoint, other, "--out", tmp_path / "third.ckpt")
+    with pytest.raises(HeadlabError, match="compare takes two checkpoints or more"):
+        run("compare", checkpoint)
+    assert (other.read_bytes(), checkpoint.read_bytes()) == before
+
+
+def test_two_corpora_are_not_compared_in_silence(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = torch.load(checkpoint, weights_only=True)
+    (tmp_path / "few.tsv").write_text("a house\tune maison\nthe cat\tle chat\n")
+    raw["headlab"]["config"]["data"]["test"] = str(tmp_path / "few.tsv")
+    torch.save(raw, tmp_path / "other.ckpt")
+    done = run("compare", checkpoint, tmp_path / "other.ckpt", "--out", tmp_path / "table.json")
+    assert "other.ckpt was trained on another corpus than" in done.stderr
+    rows = json.loads((tmp_path / "table.json").read_text())
+    assert [row["relative_speed"] for row in rows] == [None, None]
+    assert rows[1]["sentences"] == 2
+
+
+def test_caches_of_a_model_with_few_positions() -> None:
+    short = small(position={"kind": "learned", "max_length": 3})
+    assert cache_size(short) == cache_size(small())

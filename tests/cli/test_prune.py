@@ -235,7 +235,7 @@ MISTAKES: dict[str, Mistake] = {
         *(c, "--out", o, "--keep", 0.5),
         *("--site", "cross,source"),
     ),
-    r"--out .*best.ckpt is the checkpoint to prune": lambda c, o: (c, "--out", c, "--keep", 0.5),
+    r"--out .*best.ckpt is the checkpoint itself": lambda c, o: (c, "--out", c, "--keep", 0.5),
     r"--out .* is a folder; name a file in it": lambda c, o: (
         *(c, "--out", c.parent, "--keep", 0.5),
     ),
@@ -266,7 +266,7 @@ def test_mistakes_are_one_line_before_any_work(
 def test_another_name_of_the_checkpoint_is_refused(checkpoint: Path, tmp_path: Path) -> None:
     link = tmp_path / "link.ckpt"
     link.symlink_to(checkpoint)
-    with pytest.raises(HeadlabError, match="is the checkpoint to prune"):
+    with pytest.raises(HeadlabError, match="is the checkpoint itself"):
         run(checkpoint, "--keep", 0.5, "--out", link)
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headlab.cli.sentences import choose_sentences
-from headlab.cli.shared import choose_device, progress_bar, set_threads
+from headlab.cli.shared import check_out, choose_device, progress_bar, set_threads
 from headlab.errors import HeadlabError
 
 if TYPE_CHECKING:
@@ -42,12 +42,17 @@ def compare(
 
     Cache sizes are measured from the tensors that decoding keeps: bytes that every target token
     adds in the decoder's self-attention, and every source token in the cross-attention, over all
-    layers. Speeds are relative to the first checkpoint, measured in turns.
+    layers. Speeds are relative to the first checkpoint, measured in turns. Each is scored on its
+    own corpus, so compare checkpoints of one.
     """
     from headlab.checkpoint import read_checkpoint
 
-    if out is not None and out.is_dir():
-        raise HeadlabError(f"--out {out} is a folder; name a file, such as {out / 'compare.json'}")
+    if len(checkpoints) < 2:
+        raise HeadlabError("compare takes two checkpoints or more; headlab evaluate scores one")
+    if out is not None:
+        check_out(out, "compare.json", *checkpoints)
+        if out.suffix == ".ckpt":
+            raise HeadlabError(f"--out {out}: the table is JSON; name a file such as compare.json")
     set_threads(threads)
     loaded = [read_checkpoint(path, choose_device(device)) for path in checkpoints]
     rows = _measure(loaded, split, limit, turns, beam)
@@ -95,7 +100,19 @@ def _measure(
             )
             progress(done)
     speeds = [0.0] * len(loaded)
-    if len({tuple(m.sources) for m in measurers}) == 1:
+    others = [
+        str(one.path)
+        for one, measurer in zip(loaded, measurers, strict=True)
+        if (measurer.sources, measurer.references)
+        != (measurers[0].sources, measurers[0].references)
+    ]
+    if others:
+        typer.echo(
+            f"note: {', '.join(others)} was trained on another corpus than {loaded[0].path} and is "
+            "scored on its own sentences: BLEU and nll cannot be compared, speed is left out",
+            err=True,
+        )
+    else:
         translators = [m.translator for m in measurers]
         speeds = decoding_speeds(translators, measurers[0].sources, turns)
     for row, speed in zip(rows, speeds, strict=True):

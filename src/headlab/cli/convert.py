@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from headlab.cli.shared import check_out
 from headlab.errors import HeadlabError
 
 TARGETS = ("gqa", "mqa", "mla")
@@ -16,7 +17,7 @@ def convert(
     to: Annotated[str, typer.Option(help="gqa, mqa (mean-pooled keys and values) or mla (exact)")],
     out: Annotated[Path, typer.Option(help="The checkpoint to write.")],
     kv_heads: Annotated[
-        int | None, typer.Option(help="gqa: how many key/value heads to leave.")
+        int | None, typer.Option(min=1, help="gqa: how many key/value heads to leave.")
     ] = None,
 ) -> None:
     """Rewrite a checkpoint's attention as grouped-query, multi-query or latent attention.
@@ -33,8 +34,7 @@ def convert(
     if (to == "gqa") != (kv_heads is not None):
         needs = "needs --kv-heads, such as 2" if to == "gqa" else "takes no --kv-heads"
         raise HeadlabError(f"--to {to} {needs}")
-    if out.resolve() == checkpoint.resolve():
-        raise HeadlabError(f"--out {out} would replace the checkpoint itself; choose another name")
+    check_out(out, f"{to}.ckpt", checkpoint)
     loaded = read_checkpoint(checkpoint)
     model = loaded.model
     converted = to_latent(model) if to == "mla" else to_grouped(model, kv_heads or 1)

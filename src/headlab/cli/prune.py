@@ -1,7 +1,6 @@
 """``headlab prune``: cut the heads that matter least, and say what is left and what it costs."""
 
 import logging
-import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ import typer
 
 from headlab.cli.importance import fingerprint, study_pairs
 from headlab.cli.sentences import choose_sentences
-from headlab.cli.shared import choose_device, progress_bar, set_threads
+from headlab.cli.shared import check_out, choose_device, progress_bar, set_threads
 from headlab.errors import HeadlabError
 from headlab.head_names import SITES
 
@@ -85,7 +84,7 @@ def prune(
             f"--finetune-epochs {finetune_epochs} must be at least 1; leave it out to train nothing"
         )
     _check_goal(keep, max_bleu_drop, steps, step_heads)
-    _check_out(out, checkpoint)
+    check_out(out, "pruned.ckpt", checkpoint)
     sites = _sites(site)
     from headlab.checkpoint import read_checkpoint, save_checkpoint
     from headlab.cli.finetuning import Finetuning, recipe
@@ -185,18 +184,6 @@ def _check_goal(
         raise HeadlabError("--steps belongs to --keep; with --max-bleu-drop give --step-heads")
     if max_bleu_drop is not None and not 0 <= max_bleu_drop <= 100:
         raise HeadlabError(f"--max-bleu-drop {max_bleu_drop:g} must lie between 0 and 100")
-
-
-def _check_out(out: Path, checkpoint: Path) -> None:
-    """Refuse a place that cannot be written, or that holds what is to be pruned."""
-    if out.is_dir():
-        raise HeadlabError(f"--out {out} is a folder; name a file in it, such as {out}/pruned.ckpt")
-    if out.exists() and checkpoint.exists() and out.samefile(checkpoint):
-        raise HeadlabError(f"--out {out} is the checkpoint to prune; choose another name")
-    if not out.parent.is_dir():
-        raise HeadlabError(f"--out {out}: there is no folder {out.parent}; make it first")
-    if not os.access(out.parent, os.W_OK | os.X_OK):
-        raise HeadlabError(f"--out {out}: no permission to write into {out.parent}")
 
 
 def _sites(text: str) -> list[str]:

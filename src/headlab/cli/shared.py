@@ -2,9 +2,11 @@
 
 import shlex
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headlab.errors import HeadlabError
@@ -33,6 +35,32 @@ def choose_device(name: str) -> "torch.device":
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise HeadlabError(f"--device {name}: not available here; choose auto or cpu") from error
     return device
+
+
+def check_out(out: Path, example: str, *read: Path) -> None:
+    """Refuse a file of ``--out`` that cannot be written, or that holds what is to be read.
+
+    Args:
+        out: the file.
+        example: a name that it could have.
+        read: the checkpoints that the command reads.
+
+    Raises:
+        HeadlabError: says what is wrong with ``out``.
+    """
+    if out.is_dir():
+        raise HeadlabError(f"--out {out} is a folder; name a file in it, such as {out / example}")
+    if any(out.exists() and one.exists() and out.samefile(one) for one in read):
+        raise HeadlabError(f"--out {out} is the checkpoint itself; choose another name")
+    if not out.parent.is_dir():
+        raise HeadlabError(f"--out {out}: there is no folder {out.parent}; make it first")
+    try:
+        with tempfile.TemporaryFile(dir=out.parent):
+            pass
+    except OSError as error:
+        raise HeadlabError(
+            f"--out {out}: cannot write into {out.parent} ({error.strerror})"
+        ) from None
 
 
 def set_threads(threads: int | None) -> None:

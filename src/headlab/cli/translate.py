@@ -1,5 +1,6 @@
 """``headlab translate``: sentences in, as many translations out."""
 
+import itertools
 import os
 import sys
 import time
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from headlab.decoding import Translator
     from headlab.decoding.speculative import Speculation
 
+DRAFT_TOKENS = 4
 TIMED = 30  # sentences that speculative and greedy search are timed on
 REPORT_SPEED_FROM = 100  # sentences; below that the time says little
 EXIT_BROKEN_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
@@ -51,8 +53,9 @@ def translate(
         ),
     ] = None,
     draft_tokens: Annotated[
-        int, typer.Option(min=1, max=64, help="Tokens that --draft proposes at a time.")
-    ] = 4,
+        int | None,
+        typer.Option(min=1, max=64, help="Tokens that --draft proposes at a time. Default: 4."),
+    ] = None,
     batch_tokens: Annotated[
         int | None, typer.Option(min=1, help="Source tokens translated at once; bounds the memory.")
     ] = None,
@@ -68,6 +71,9 @@ def translate(
     from headlab.data.text import read_stdin_lines
     from headlab.decoding import Translator, one_line
 
+    if draft is None and draft_tokens is not None:
+        raise HeadlabError(f"--draft-tokens {draft_tokens} needs --draft, a smaller checkpoint")
+    draft_tokens = draft_tokens or DRAFT_TOKENS
     set_threads(threads)
     drafter = None if draft is None else _read_draft(draft, device)
     translator = Translator.from_checkpoint(
@@ -105,7 +111,7 @@ def translate(
     if len(lines) >= REPORT_SPEED_FROM:
         speed = len(lines) / seconds
         typer.echo(f"{len(lines):,} sentences in {seconds:.1f} s, {speed:.0f} a second", err=True)
-    if drafter is not None:
+    if drafter is not None and report.tokens:
         _report_drafts(report, translator, lines, drafter, draft_tokens)
 
 
@@ -145,7 +151,9 @@ def _report_drafts(
     from headlab.data.text import is_blank
 
     seconds = [0.0, 0.0]
-    for line in [line for line in lines if not is_blank(line)][:TIMED]:
+    source, most = translator.tokenizers.source, translator.max_source_pieces
+    whole = (line for line in lines if not is_blank(line) and len(source.encode(line)) <= most)
+    for line in itertools.islice(whole, TIMED):
         start = time.perf_counter()
         translator.hypotheses([line])
         middle = time.perf_counter()
