@@ -151,7 +151,7 @@ class TranslationData(L.LightningDataModule):
         if not kept:
             raise HeadlabError(
                 f"every {split} pair is longer than batches.max_length={self.max_length} subwords; "
-                "raise it (and position.max_length with it)"
+                "raise it (and position.max_length, where position has one)"
             )
         if len(kept) < len(sources) / 2:
             logger.warning(

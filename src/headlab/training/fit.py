@@ -23,7 +23,7 @@ from headlab.data.tokenizer import Tokenizers
 from headlab.errors import HeadlabError
 from headlab.heads.hard_concrete import HardConcreteGates, check_gates
 from headlab.training.checkpoints import AtomicCheckpointIO, Checkpoints
-from headlab.training.module import TranslationModule, check_smoothing
+from headlab.training.module import TranslationModule, check_balance, check_smoothing
 from headlab.training.schedule import build_schedule
 from headlab.training.starting import all_heads, starting_point, take_weights, training_state
 from headlab.transformer import Transformer
@@ -89,7 +89,7 @@ def fit(config: dict[str, Any], folder: Path, resume: Path | None = None) -> Run
     )
     tokenizers = data.prepare()
     corpus = data.corpus.cache_folder().name
-    if raw is not None and raw["headlab"]["corpus"] != corpus:
+    if raw is not None and raw["headlab"].get("corpus", corpus) != corpus:
         raise HeadlabError(
             f"the corpus is not the one that {resume} was trained on ({corpus} now, "
             f"{raw['headlab']['corpus']} then); restore its files, or start a new run"
@@ -177,6 +177,7 @@ def _check_model(config: Mapping[str, Any]) -> None:
     if config.get("gates") is not None:
         check_gates(**config["gates"])
         _gates(config, model)
+    check_balance(config["loss"].get("balance", 0.0))
     build_schedule(total_steps=1000, **config["schedule"])
     check_smoothing(config["loss"]["label_smoothing"])
     try:

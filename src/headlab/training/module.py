@@ -28,7 +28,8 @@ class TranslationModule(L.LightningModule):
 
     Every loss is a sum over real target tokens divided by their number: of the whole step, over
     accumulated batches and processes alike, so that neither padding nor the way sentences are
-    grouped into batches changes the gradient.
+    grouped into batches changes the gradient. But for the load-balance loss, which is one of a
+    batch: its parts multiply means over the batch's tokens.
 
     Args:
         model: the network.
@@ -60,6 +61,7 @@ class TranslationModule(L.LightningModule):
     ) -> None:
         super().__init__()
         check_smoothing(label_smoothing)
+        check_balance(balance)
         self.model, self.tokenizers = model, tokenizers
         self.optimizer_factory, self.schedule = optimizer, dict(schedule)
         self.label_smoothing, self.config, self.corpus = label_smoothing, config, corpus
@@ -72,6 +74,7 @@ class TranslationModule(L.LightningModule):
         self._validation = torch.zeros(4, dtype=torch.float64)
         self._open_heads = 0
         self._balance: Tensor | None = None  # of the last batch, the mean over layers
+        self._active_heads = 0.0
         self._validation_started = 0.0
         self._gradient_norm = torch.zeros(())
 
@@ -106,6 +109,7 @@ class TranslationModule(L.LightningModule):
         layers = balance_losses(self.model, batch)
         if layers:
             self._balance = torch.stack(layers).detach().mean()
+            self._active_heads = active_share(self.model, batch)
             loss = loss + batch.target_tokens * self.balance * sum(layers)
         # The number of tokens of the whole step is not known before its last batch: divide by the
         # first batch's now, and let configure_gradient_clipping set the rest right.
@@ -164,7 +168,7 @@ class TranslationModule(L.LightningModule):
             metrics |= gate_metrics(self.gates)
         if self._balance is not None:
             metrics["train/balance_loss"] = float(self._balance)
-            metrics["train/active_heads"] = active_share(self.model)
+            metrics["train/active_heads"] = self._active_heads
         self._since_log = Running()
         if trainer.is_global_zero and trainer.logger is not None:
             trainer.logger.log_metrics(metrics, step=step)
@@ -260,6 +264,12 @@ class TranslationModule(L.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take back the unfinished averages."""
         self._since_log = Running(**checkpoint["headlab"]["since_log"])
+
+
+def check_balance(balance: float) -> None:
+    """Raise HeadlabError for a weight of the load-balance loss that makes no sense."""
+    if not 0 <= balance < math.inf:
+        raise HeadlabError(f"loss.balance={balance} must be at least 0, and finite")
 
 
 def check_smoothing(label_smoothing: float) -> None:

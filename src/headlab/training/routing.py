@@ -24,12 +24,20 @@ def balance_losses(model: Transformer, batch: Batch) -> list[Tensor]:
     ]
 
 
-def active_share(model: Transformer) -> float:
-    """Share of the heads that a token uses, over the layers that route."""
-    layers = [
-        layer
-        for site in SITES
-        for layer in model.attentions(site)
-        if isinstance(layer, MixtureOfHeads)
-    ]
-    return sum(layer.active_heads / layer.all_heads for layer in layers) / len(layers)
+def active_share(model: Transformer, batch: Batch) -> float:
+    """Share of a layer's heads that a token used in the last call in training.
+
+    The mean over real tokens and over the layers that route and have heads. Picks of heads that
+    the layer does not have (``model.ablate``) are lost: they do not pass to other heads.
+    """
+    source, target = batch.source != PAD, batch.target_input != PAD
+    shares = []
+    for site in SITES:
+        for layer in model.attentions(site):
+            if isinstance(layer, MixtureOfHeads) and layer.routing is not None and layer.heads:
+                chosen = layer.routing.chosen[source if site == "encoder" else target]
+                routed = [i - layer.shared_heads for i in layer.kept if i >= layer.shared_heads]
+                shared = layer.heads - len(routed)
+                used = shared + float(chosen[:, routed].sum(dim=-1).float().mean())
+                shares.append(used / layer.heads)
+    return sum(shares) / len(shares)
