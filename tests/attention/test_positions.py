@@ -1,11 +1,13 @@
 """Position embeddings against the formula."""
 
+import copy
 import math
 
 import pytest
 import torch
 
 from headlab.attention import Learned, Sinusoidal, build_position
+from headlab.attention.positions import build_relative
 
 
 @pytest.mark.parametrize("d_model", [8, 7, 1])
@@ -36,3 +38,12 @@ def test_mistakes_are_named() -> None:
         build_position("rotary", 8, max_length=10)
     with pytest.raises(ValueError, match=r"position\.max_length=0 must be at least 1"):
         build_position("learned", 8, max_length=0)
+
+
+@pytest.mark.parametrize("kind", ["rope", "alibi"])
+def test_a_model_in_low_precision_keeps_its_positions_exact(kind: str) -> None:
+    relative = build_relative({"kind": kind}, 12, 64)
+    assert relative is not None
+    lowered = copy.deepcopy(relative).to(torch.bfloat16)
+    inputs = (torch.randn(1, 300, 64).double(),) if kind == "rope" else (300, 300)
+    torch.testing.assert_close(lowered(*inputs), relative(*inputs), rtol=0, atol=0)

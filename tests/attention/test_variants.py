@@ -1,5 +1,6 @@
 """What every kind of attention must do, at every position scheme and at odd sizes."""
 
+import copy
 import itertools
 from typing import Any
 
@@ -206,6 +207,32 @@ def test_rotary_positions_need_an_even_width(kind: str) -> None:
     more = {"rope_dim": 5} if kind == "mla" else {}
     with pytest.raises(ValueError, match=r"even"):
         build(kind, "rope", 3, 5, **more)
+
+
+def test_a_recurrence_refuses_what_it_cannot_be() -> None:
+    layer, x = build("deltanet", None, 6, 4), inputs()
+    for mask in (torch.ones(7, 7), torch.ones(2, 1, 1, 7), torch.ones(7)):
+        with pytest.raises(ValueError, match="its mask must let no query see what follows it"):
+            layer(x, mask=mask.bool())
+    with pytest.raises(ValueError, match="cannot read a memory"):
+        layer(x, inputs())
+    nothing, _ = layer(x[:, :0], mask=causal_mask(0, 0)[None, None])
+    assert nothing.shape == (2, 0, 24)
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_half_precision_is_close(kind: str) -> None:
+    """Also weights in bfloat16, which have no solver of their own, and under autocast."""
+    layer, x = build(kind, "rope", 6, 4).float(), inputs().float()
+    mask = causal_mask(7, 7)[None, None]
+    expected = layer(x, mask=mask)[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = layer(x, mask=mask)[0]
+    low = copy.deepcopy(layer).bfloat16()(x.bfloat16(), mask=mask)[0]
+    for one in (mixed, low):
+        assert one.dtype == torch.bfloat16
+        if kind != "moh":  # rounding may turn a choice of heads
+            assert (one.float() - expected).norm() < 0.05 * expected.norm()
 
 
 def test_what_stands_where() -> None:

@@ -1,7 +1,7 @@
 """Attention: what the project exists for. Nothing here knows of language or of training."""
 
 from headlab.attention.base import Attention
-from headlab.attention.build import KINDS, build_attention, kind_at, option_types
+from headlab.attention.build import KINDS, READ_BY, build_attention, kind_at, option_types
 from headlab.attention.cache import Cache, KeyValueCache
 from headlab.attention.delta import GatedDeltaNet
 from headlab.attention.latent import MultiHeadLatentAttention, latent_from_multi_head
@@ -13,6 +13,7 @@ from headlab.attention.relative import Alibi, Rotary, alibi_slopes
 
 __all__ = [
     "KINDS",
+    "READ_BY",
     "Alibi",
     "Attention",
     "Cache",

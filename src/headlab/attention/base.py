@@ -153,6 +153,14 @@ class Attention(nn.Module, ABC):
         return self.out_projection(heads.transpose(1, 2).flatten(2))
 
 
+class RMSNorm(nn.RMSNorm):
+    """PyTorch's (Zhang and Sennrich 2019), computed in its weight's precision, also in autocast."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., width) -> the same shape and type."""
+        return super().forward(x.to(self.weight.dtype)).to(x.dtype)
+
+
 def by_head(x: Tensor, width: int) -> Tensor:
     """(batch, length, heads * width) -> (batch, heads, length, width)."""
     return x.unflatten(-1, (x.size(-1) // width, width)).transpose(1, 2)

@@ -23,6 +23,19 @@ HYBRID = "hybrid"  # deltanet, but for every ``softmax_every``-th layer
 CAUSAL_ONLY = ("deltanet", HYBRID)
 SITES = ("encoder", "decoder", "cross")
 
+# Key of the configuration -> the kinds that read it; further ones are read by all kinds.
+READ_BY = {
+    "kv_heads": ("mha", "gqa", "moh", HYBRID),
+    "latent_dim": ("mla",),
+    "query_latent_dim": ("mla",),
+    "rope_dim": ("mla",),
+    "latent_norm": ("mla",),
+    "shared_heads": ("moh",),
+    "active_heads": ("moh",),
+    "chunk": ("deltanet", HYBRID),
+    "softmax_every": (HYBRID,),
+}
+
 
 def option_types() -> dict[str, Any]:
     """Key of the configuration -> its type, over all kinds."""
@@ -56,7 +69,7 @@ def kind_at(options: Mapping[str, Any], site: str, layer: int) -> str:
             f"self-attention: set attention.decoder={kind}"
         )
     if kind == HYBRID:
-        every = options.get("softmax_every") or 4
+        every = options.get("softmax_every", 4)
         if every < 1:
             raise ValueError(f"attention.softmax_every={every} must be at least 1")
         return "mha" if (layer + 1) % every == 0 else "deltanet"
@@ -91,5 +104,5 @@ def build_attention(
     if kind == "mqa":
         chosen["kv_heads"] = 1
     if kind == "gqa" and chosen.get("kv_heads") is None:
-        raise ValueError("attention.kv_heads must be given for attention.kind=gqa, such as 2")
+        raise ValueError("attention.kv_heads must be given for gqa, such as 2")
     return KINDS[kind](d_model=d_model, heads=heads, **chosen, kept=kept, position=position)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headlab.attention.base import Attention, by_head, check_mask, empty_layers
+from headlab.attention.base import Attention, RMSNorm, by_head, check_mask, empty_layers
 from headlab.attention.recurrence import (
     RecurrentCache,
     chunked_delta_rule,
@@ -44,7 +44,8 @@ class GatedDeltaNet(Attention):
         chunk: positions that are computed at once.
 
     Raises:
-        ValueError: as ``Attention``; in a call, that a memory is given, or the mask not causal.
+        ValueError: as ``Attention``; in a call, that a memory is given, or that the mask lets a
+            query attend to what follows it.
     """
 
     distributions = False
@@ -72,7 +73,7 @@ class GatedDeltaNet(Attention):
             self.filters = nn.Parameter(torch.empty(3 * inner, CONVOLUTION))
             self.log_decay = nn.Parameter(torch.empty(self.heads))  # A
             self.step_bias = nn.Parameter(torch.empty(self.heads))  # dt
-            self.norm = nn.RMSNorm(self.head_dim, eps=1e-6)
+            self.norm = RMSNorm(self.head_dim, eps=1e-6)
             self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -94,7 +95,7 @@ class GatedDeltaNet(Attention):
 
     def new_cache(self, capacity: int = 0) -> RecurrentCache:
         """An empty state; it does not grow, so ``capacity`` plays no part."""
-        return RecurrentCache()
+        return RecurrentCache(CONVOLUTION - 1)
 
     def forward(
         self,
@@ -113,6 +114,7 @@ class GatedDeltaNet(Attention):
             [3 * self.heads * self.head_dim, self.heads * self.head_dim], dim=-1
         )
         decay, write = self._rates(query)
+        _check_causal(mask, query.size(1))
         real = _real(mask, query.size(1))
         if real is not None:
             decay = decay.masked_fill(~real.unsqueeze(1), 0.0)
@@ -176,6 +178,17 @@ class GatedDeltaNet(Attention):
 
 def _real(mask: Tensor | None, length: int) -> Tensor | None:
     """(batch, length), False for padding: what even the last query of a row may not read."""
-    if mask is None or mask.dim() < 4:
+    if mask is None or mask.dim() < 4 or not length:
         return None
     return mask[:, 0, -1, -length:]
+
+
+def _check_causal(mask: Tensor | None, length: int) -> None:
+    """Raise ValueError where the mask is plainly one of an encoder."""
+    if mask is None or length < 2:
+        return
+    first = mask[..., 0, :] if mask.dim() > 1 else mask
+    # The values are looked at on a CPU only: elsewhere it would wait for the device.
+    sees = mask.device.type == "cpu" and bool(first[..., -length + 1 :].any())
+    if mask.dim() < 2 or mask.size(-2) == 1 or sees:
+        raise ValueError("gated DeltaNet is causal; its mask must let no query see what follows it")

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headlab.attention.base import Attention, check_mask, empty_layers
+from headlab.attention.base import Attention, RMSNorm, check_mask, empty_layers
 from headlab.attention.cache import KeyValueCache
 from headlab.attention.multi_head import MultiHeadAttention
 from headlab.attention.positions import build_relative
@@ -72,7 +72,7 @@ class MultiHeadLatentAttention(Attention):
         self.scale = width**-0.5
 
         def norm(size: int) -> nn.Module:
-            return nn.RMSNorm(size, eps=1e-6) if latent_norm else nn.Identity()
+            return RMSNorm(size, eps=1e-6) if latent_norm else nn.Identity()
 
         with empty_layers():
             if query_latent_dim is not None:
@@ -126,7 +126,7 @@ class MultiHeadLatentAttention(Attention):
             return self._join(q[..., : self.head_dim], gates), none if need_weights else None
         bias = None
         if isinstance(self.relative, Alibi):
-            bias = self.relative(q.size(2), latent.size(2))[self.kept]
+            bias = self.relative(q.size(2), latent.size(2), q.device)[self.kept]
         up_keys, up_values = self._up()
         if cache is None:
             content, rotated = latent.split([self.latent_dim, self.rope_dim], dim=-1)

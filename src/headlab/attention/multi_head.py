@@ -124,7 +124,7 @@ class MultiHeadAttention(Attention):
             k, v = k.repeat_interleave(sizes, dim=1), v.repeat_interleave(sizes, dim=1)
         bias = None
         if isinstance(self.relative, Alibi):
-            bias = self.relative(q.size(2), k.size(2))[self.kept]
+            bias = self.relative(q.size(2), k.size(2), q.device)[self.kept]
         dropout = self.dropout if self.training else 0.0
         return softmax_attention(
             q, k, v, mask, bias=bias, dropout=dropout, need_weights=need_weights

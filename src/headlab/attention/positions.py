@@ -111,5 +111,5 @@ def build_relative(
     """
     kind = (position or {}).get("kind")
     if kind == "rope":
-        return Rotary(width, (position or {}).get("base") or 10_000.0)
+        return Rotary(width, (position or {}).get("base", 10_000.0))
     return Alibi(heads) if kind == "alibi" else None

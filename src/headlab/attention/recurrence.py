@@ -115,7 +115,12 @@ def _system(k: Tensor, fading: Tensor, write: Tensor) -> Tensor:
 
 def _solve(system: Tensor, right: Tensor) -> Tensor:
     """x of (I + system) x = right; the diagonal of ``system`` is taken as 1."""
-    return torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
+    # In single precision at least: there is no solver for less.
+    dtype = torch.promote_types(torch.promote_types(system.dtype, right.dtype), torch.float32)
+    solution = torch.linalg.solve_triangular(
+        system.to(dtype), right.to(dtype), upper=False, unitriangular=True
+    )
+    return solution.to(right.dtype)
 
 
 class RecurrentCache:
@@ -123,12 +128,15 @@ class RecurrentCache:
 
     Its size does not depend on how many positions it has seen. It remembers the state before the
     last call as well, with what that call read, so that ``truncate`` can take back some of it.
+
+    Args:
+        remembered: how many past inputs the convolution needs.
     """
 
-    def __init__(self) -> None:
-        self.length = 0
+    def __init__(self, remembered: int) -> None:
+        self.length, self.remembered = 0, remembered
         self.state: Tensor | None = None
-        self.tail: Tensor | None = None  # (batch, CONVOLUTION - 1, channels)
+        self.tail: Tensor | None = None  # (batch, remembered, channels)
         self._before: tuple[int, Tensor | None, Tensor | None] = (0, None, None)
         self._read: tuple[Tensor, ...] | None = None
 
@@ -145,8 +153,8 @@ class RecurrentCache:
         self._read = (q, k, v, decay, write, mixed) if q.size(2) > 1 else None
         outputs, self.state = recurrent_delta_rule(q, k, v, decay, write, self.state)
         if self.tail is None:
-            self.tail = mixed.new_zeros(len(mixed), 3, mixed.size(2))
-        self.tail = torch.cat([self.tail, mixed], dim=1)[:, -3:]
+            self.tail = mixed.new_zeros(len(mixed), self.remembered, mixed.size(2))
+        self.tail = torch.cat([self.tail, mixed], dim=1)[:, -self.remembered :]
         self.length += q.size(2)
         return outputs
 

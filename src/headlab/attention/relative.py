@@ -23,8 +23,6 @@ class Rotary(nn.Module):
         ValueError: ``width`` is odd, or ``base`` not above 1.
     """
 
-    frequencies: Tensor
-
     def __init__(self, width: int, base: float = 10_000.0) -> None:
         super().__init__()
         if width % 2 or width < 2:
@@ -32,17 +30,17 @@ class Rotary(nn.Module):
                 f"position.kind=rope turns pairs of numbers, but a head is {width} wide; choose "
                 "model.heads or attention.head_dim so that it is even"
             )
-        if base <= 1:
-            raise ValueError(f"position.base={base} must be above 1")
+        if not 1 < base < math.inf:
+            raise ValueError(f"position.base={base} must be above 1, and finite")
         steps = torch.arange(0, width, 2, dtype=torch.float64) / width
-        # Recomputed from its two arguments, so it has no place in a checkpoint.
-        self.register_buffer("frequencies", (base**-steps).float(), persistent=False)
+        # No buffer: it has no place in a checkpoint, and a model in bfloat16 must not round it.
+        self._frequencies = base**-steps
 
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
         """Rotate (..., length, width), whose first position is number ``start``."""
         # Angles in double precision: a float32 product of a position of 1,000 is off by 1e-4.
         positions = torch.arange(start, start + x.size(-2), device=x.device, dtype=torch.float64)
-        angle = positions[:, None] * self.frequencies.double()
+        angle = positions[:, None] * self._frequencies.to(x.device)
         cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
         first, second = x.chunk(2, dim=-1)
         return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
@@ -58,18 +56,19 @@ class Alibi(nn.Module):
         heads: number of heads; see ``alibi_slopes``.
     """
 
-    slopes: Tensor
-
     def __init__(self, heads: int) -> None:
         super().__init__()
-        slopes = torch.tensor(alibi_slopes(heads), dtype=torch.float64)
-        self.register_buffer("slopes", slopes.float(), persistent=False)
+        # No buffer, as above.
+        self._slopes = torch.tensor(alibi_slopes(heads), dtype=torch.float64)
 
-    def forward(self, queries: int, keys: int) -> Tensor:
-        """The bias, (heads, queries, keys); the queries are the last of the keys' positions."""
-        key = torch.arange(keys, device=self.slopes.device)
+    def forward(self, queries: int, keys: int, device: torch.device | None = None) -> Tensor:
+        """The bias, (heads, queries, keys), in double precision.
+
+        The queries are the last of the keys' positions.
+        """
+        key = torch.arange(keys, device=device)
         distance = (key[None, :] - key[keys - queries :, None]).abs()
-        return -self.slopes[:, None, None] * distance
+        return -self._slopes.to(key.device)[:, None, None] * distance
 
 
 def alibi_slopes(heads: int) -> list[float]:
