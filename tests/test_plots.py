@@ -301,8 +301,8 @@ def signed_maps() -> torch.Tensor:
 def test_weights_that_are_no_distribution_say_what_1_is() -> None:
     pieces = list("abcd")
     for maps, least, said in (
-        (signed_maps(), -1, " (1 = 0.4)"),
-        (random_maps(2, 4, 4) * 3, 0, f" (1 = {float(random_maps(2, 4, 4).max() * 3):.2g})"),
+        (signed_maps(), -1, " (black = 0.4)"),
+        (random_maps(2, 4, 4) * 3, 0, f" (black = {float(random_maps(2, 4, 4).max() * 3):.2g})"),
         (random_maps(2, 4, 4) * 0.3, 0, ""),
     ):
         scale = float(maps.abs().max()) if said else 1.0
@@ -321,7 +321,7 @@ def test_an_overview_has_a_scale_for_each_layer() -> None:
         LayerMaps("decoder", 1, random_maps(2, 4, 4), pieces, pieces),
     ]
     figure = attention_overview(layers, "a sentence")
-    assert {"decoder 0 (1 = 0.4)", "decoder 1"} <= set(texts(figure))
+    assert {"decoder 0 (black = 0.4)", "decoder 1"} <= set(texts(figure))
     drawn = panels(figure)
     assert {image.get_clim() for image in drawn} == {(-1, 1)}
     assert np.asarray(drawn[1].get_array()).min() == -1

@@ -84,12 +84,13 @@ def scale_of(maps: np.ndarray) -> float:
     """What is drawn as 1 in the colours: 1 for weights that are a distribution.
 
     Others, such as those of a mixture of heads or of a recurrence, may be above 1 or below 0 and
-    have no size of their own: the largest absolute value of the layer.
+    have no size of their own: the largest absolute value of the layer. A twentieth above 1 is no
+    reason to leave the scale of the other layers: it is drawn as 1.
     """
     largest = float(np.abs(maps).max())
-    return largest if maps.min() < 0 or largest > 1 + 1e-3 else 1.0
+    return largest if maps.min() < 0 or largest > 1.05 else 1.0
 
 
 def scale_in_words(scale: float) -> str:
-    """For the name of a layer whose scale is not 1: ` (1 = 0.18)`."""
-    return "" if scale == 1 else f" (1 = {scale:.2g})"
+    """For the name of a layer whose scale is not 1: ` (black = 0.18)`."""
+    return "" if scale == 1 else f" (black = {scale:.2g})"
