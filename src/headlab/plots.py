@@ -141,8 +141,9 @@ def attention_overview(layers: Sequence[LayerMaps], title: str, *, dpi: float = 
         block.name_queries(top + down / 2)
         if _starts_site(layers, index + 1):
             block.name_keys(left + widths[index] / 2, top + down)
-        name = f"{layer.site} {layer.layer}{scale_in_words(scales[index])}"
+        name, scale = f"{layer.site} {layer.layer}", scale_in_words(scales[index])
         page.text(0.24, top + down / 2, name, rotation=90, size=10, weight="bold")
+        page.text(0.44, top + down / 2, scale.strip(" ()"), rotation=90, size=8)
     return page.figure
 
 

@@ -21,7 +21,8 @@ def test_convert_and_train_on(command, workplace, run, tmp_path) -> None:
     best = run / "best.ckpt"
     done = command("convert", best, "--to", "gqa", "--kv-heads", 2, "--out", grouped, cwd=workplace)
     assert done.returncode == 0, done.stderr.decode()
-    typed = re.findall(r"train\.py '(init_from=.*)' (trainer\.max_epochs=1)", done.stdout.decode())
+    said = r"train\.py (experiment=\S+) '(init_from=.*)' (trainer\.max_epochs=1)"
+    typed = re.findall(said, done.stdout.decode())
     further = tmp_path / "further"
     done = command("train", *typed[0], f"hydra.run.dir={further}", cwd=workplace)
     assert done.returncode == 0, done.stderr.decode()

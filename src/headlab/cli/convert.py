@@ -44,4 +44,4 @@ def convert(
     typer.echo(f"next: headlab compare {shlex.quote(str(checkpoint))} {shlex.quote(str(out))}")
     if to != "mla":
         start = shlex.quote(f"init_from={out}")
-        typer.echo(f"      python train.py {start} trainer.max_epochs=1")
+        typer.echo(f"      python train.py experiment=finetune {start} trainer.max_epochs=1")
