@@ -243,3 +243,14 @@ def test_the_same_attention_may_be_named_again(kind: str, tmp_path: Path, monkey
 def test_a_run_from_before_there_was_a_choice_has_multi_head_attention() -> None:
     old = {"attention": {"kv_heads": None, "head_dim": None, "dropout": 0.0, "bias": False}}
     assert options.choices(old) == {"attention": "mha"}
+
+
+def test_what_may_change_may_also_have_been_null(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "last.ckpt"
+    torch.save({"headlab": {"config": plain(composed("threads=null"))}}, path)
+    monkeypatch.setattr("headlab.checkpoint.read_raw", lambda p: torch.load(p))
+    monkeypatch.setenv(resuming.VARIABLE, json.dumps(["threads=1", "callbacks.early_stopping=3"]))
+    assert resuming.of_checkpoint(path).threads == 1
+    monkeypatch.setenv(resuming.VARIABLE, json.dumps(["threadss=1"]))
+    with pytest.raises(HeadlabError, match="threadss: no such key in the configuration of"):
+        resuming.of_checkpoint(path)

@@ -134,7 +134,9 @@ def _apply(saved: DictConfig, override: Override, path: Path) -> None:
             return
         present = choices({key: present}).get(key)
     elif key.startswith(CHANGEABLE) and not override.is_delete():
-        if OmegaConf.select(saved, key.rpartition(".")[0] or key) is None:
+        section = key.rpartition(".")[0]
+        known = key in saved if not section else OmegaConf.select(saved, section) is not None
+        if not known:
             raise HeadlabError(f"{key}: no such key in the configuration of {path}")
         OmegaConf.update(saved, key, value, force_add=True)
         return
