@@ -49,10 +49,11 @@ class _ByteDropout(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, threshold: int) -> Tensor:
         words = torch.empty((x.numel() + 7) // 8, dtype=torch.int64)
         words.random_(-(2**63), None)  # all 64 bits, so that every byte is uniform
-        dropped = words.view(torch.uint8)[: x.numel()].view(x.shape) < threshold
-        ctx.dropped, ctx.scale = dropped, 256 / (256 - threshold)
-        return x.mul(ctx.scale).masked_fill_(dropped, 0.0)
+        # As numbers, not as booleans: PyTorch multiplies by them an order of magnitude faster.
+        kept = words.view(torch.uint8)[: x.numel()].to(x.dtype).ge_(threshold)
+        ctx.kept = kept.mul_(256 / (256 - threshold)).view(x.shape)
+        return x * ctx.kept
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return grads[0].mul(ctx.scale).masked_fill_(ctx.dropped, 0.0), None
+        return grads[0] * ctx.kept, None

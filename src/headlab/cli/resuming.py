@@ -135,8 +135,8 @@ def _apply(saved: DictConfig, override: Override, path: Path) -> None:
         present = choices({key: present}).get(key)
     elif key.startswith(CHANGEABLE) and not override.is_delete():
         section = key.rpartition(".")[0]
-        known = key in saved if not section else OmegaConf.select(saved, section) is not None
-        if not known:
+        exists = key in saved if not section else OmegaConf.select(saved, section) is not None
+        if not exists:
             raise HeadlabError(f"{key}: no such key in the configuration of {path}")
         OmegaConf.update(saved, key, value, force_add=True)
         return

@@ -16,34 +16,38 @@ class _LinearCrossEntropy(torch.autograd.Function):
         wants_hidden, wants_weight = ctx.needs_input_grad[0], ctx.needs_input_grad[1]
         hidden_grad = torch.empty_like(hidden) if wants_hidden else None
         weight_grad = torch.zeros_like(weight) if wants_weight else None
-        vocabulary = weight.size(0)
         weight = weight.to(hidden.dtype)
         sums = hidden.new_zeros(2, dtype=torch.promote_types(hidden.dtype, torch.float32))
+        log_totals = sums.new_zeros(())
         for start in range(0, hidden.size(0), CHUNK):
             rows = hidden[start : start + CHUNK]
-            wanted = targets[start : start + CHUNK, None]
+            # Passes over the logits cost as much as a product: none more than softmax needs.
             logits = (rows @ weight.t()).to(sums.dtype)
-            log_total = logits.logsumexp(dim=1, keepdim=True)
-            # -log p = log_total - logit, of the target and, smoothed, on average over all ids
-            nll = (log_total - logits.gather(1, wanted)).sum()
-            sums[1] += nll
-            if smoothing:
-                mean = (log_total.sum() - logits.mean(dim=1).sum()) * smoothing
-                sums[0] += (1.0 - smoothing) * nll + mean
-            else:
-                sums[0] += nll
-            if hidden_grad is None and weight_grad is None:
-                continue
-            # d loss / d logits = softmax - smoothed one-hot target
-            grad = logits.sub_(log_total).exp_()
-            if smoothing:
-                grad.sub_(smoothing / vocabulary)
-            grad.scatter_add_(1, wanted, grad.new_full(wanted.shape, smoothing - 1.0))
-            grad = grad.to(hidden.dtype)
+            wanted = logits.gather(1, targets[start : start + CHUNK, None])
+            largest = logits.amax(dim=1, keepdim=True)
+            exponentials = logits.sub_(largest).exp_()
+            total = exponentials.sum(dim=1, keepdim=True)
+            log_total = largest + total.log()
+            log_totals += log_total.sum()
+            sums[1] += (log_total - wanted).sum()  # -log p of the targets
+            # d loss / d logits = softmax - smoothed one-hot target: the softmax here, where its
+            # division is left to what has d_model columns, the rest of it below.
+            exponentials = exponentials.to(hidden.dtype)
             if hidden_grad is not None:
-                torch.mm(grad, weight, out=hidden_grad[start : start + CHUNK])
+                grad = hidden_grad[start : start + CHUNK]
+                torch.mm(exponentials, weight, out=grad).div_(total)
             if weight_grad is not None:
-                weight_grad.addmm_(grad.t().to(weight_grad.dtype), rows.to(weight_grad.dtype))
+                divided = (rows / total).to(weight_grad.dtype)
+                weight_grad.addmm_(exponentials.t().to(weight_grad.dtype), divided)
+        middle = weight.mean(dim=0)  # gives the mean of a row's logits
+        mean = log_totals - (hidden.to(sums.dtype) @ middle.to(sums.dtype)).sum()
+        sums[0] = (1.0 - smoothing) * sums[1] + smoothing * mean
+        if hidden_grad is not None:
+            hidden_grad.sub_(weight[targets], alpha=1.0 - smoothing).sub_(middle, alpha=smoothing)
+        if weight_grad is not None:
+            rows = hidden.to(weight_grad.dtype)
+            weight_grad.index_add_(0, targets, rows, alpha=smoothing - 1.0)
+            weight_grad.sub_(rows.sum(dim=0), alpha=smoothing / weight.size(0))
         ctx.save_for_backward(hidden_grad, weight_grad)
         loss, nll = sums[0].clone(), sums[1].clone()
         ctx.mark_non_differentiable(nll)
