@@ -130,12 +130,13 @@ class MultiHeadLatentAttention(Attention):
         up_keys, up_values = self._up()
         if cache is None:
             content, rotated = latent.split([self.latent_dim, self.rope_dim], dim=-1)
-            rotated = rotated.expand(-1, self.heads, -1, -1)
-            k = torch.cat([content @ up_keys.transpose(1, 2), rotated], dim=-1)
-            v = content @ up_values.transpose(1, 2)
+            unfolded = self.memory_up(content.squeeze(1)).unflatten(-1, (self.heads, 2, -1))
+            k, v = unfolded.transpose(1, 2).unbind(dim=3)
+            if self.rope_dim:
+                k = torch.cat([k, rotated.expand(-1, self.heads, -1, -1)], dim=-1)
         else:
             content, rotated = q.split([self.head_dim, self.rope_dim], dim=-1)
-            q = torch.cat([content @ up_keys, rotated], dim=-1)
+            q = torch.cat([_by_head_product(content, up_keys), rotated], dim=-1)
             k, v = latent, latent[..., : self.latent_dim]
         heads, weights = softmax_attention(
             q,
@@ -148,7 +149,7 @@ class MultiHeadLatentAttention(Attention):
             need_weights=need_weights,
         )
         if cache is not None:
-            heads = heads @ up_values.transpose(1, 2)
+            heads = _by_head_product(heads, up_values.transpose(1, 2))
         return self._join(heads, gates), weights
 
     def _queries(self, query: Tensor, start: int) -> Tensor:
@@ -198,6 +199,16 @@ class MultiHeadLatentAttention(Attention):
             "query_up.bias": (0, queries),
             "memory_up.weight": (0, self._places(heads, 2 * self.head_dim)),
         }
+
+
+def _by_head_product(x: Tensor, matrices: Tensor) -> Tensor:
+    """(batch, heads, length, n) times a matrix a head, (heads, n, m).
+
+    ``x @ matrices`` would first copy the matrices for every row of the batch.
+    """
+    rows = x.transpose(0, 1)
+    product = rows.flatten(1, 2) @ matrices
+    return product.unflatten(1, rows.shape[1:3]).transpose(0, 1)
 
 
 def latent_from_multi_head(attention: MultiHeadAttention) -> MultiHeadLatentAttention:

@@ -38,6 +38,15 @@ def softmax_attention(
     if not need_weights:
         if bias is not None:
             mask = bias.to(q) if mask is None else bias.to(q).masked_fill(~mask, -torch.inf)
+        if grouped and q.size(2) == 1 and (mask is None or mask.dim() == 4):
+            # A step of decoding: the heads of a group are queries of one key/value head, which is
+            # then read once for all of them.
+            if mask is not None and mask.size(1) > 1:
+                mask = mask.transpose(1, 2).unflatten(2, (k.size(1), -1))[:, 0]
+            folded = F.scaled_dot_product_attention(
+                q.unflatten(1, (k.size(1), -1)).squeeze(3), k, v, mask, dropout, scale=scale
+            )
+            return folded.flatten(1, 2).unsqueeze(2), None
         return F.scaled_dot_product_attention(
             q, k, v, mask, dropout, scale=scale, enable_gqa=grouped
         ), None
