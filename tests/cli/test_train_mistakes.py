@@ -13,7 +13,7 @@ from headlab.cli import configuration, resuming
 from headlab.cli.train import main
 from headlab.data.corpus import Corpus, build_corpus
 from headlab.errors import HeadlabError
-from headlab.training.fit import _check_model, _trainer
+from headlab.training.fit import _check_model, build_trainer
 
 GROUPS = ["tokenizer", "attention", "position", "model", "optimizer", "schedule", "trainer",
           "callbacks", "logger", "gates"]  # fmt: skip
@@ -175,7 +175,7 @@ def test_every_option_composes_and_instantiates(option: str, tmp_path: Path) -> 
     configuration.check(config)
     configuration.anchor(config)
     _check_model(config)
-    trainer = _trainer(config, tmp_path, False)  # type: ignore[arg-type]
+    trainer = build_trainer(config, tmp_path, False)  # type: ignore[arg-type]
     assert trainer.max_epochs == config["trainer"]["max_epochs"]
 
 

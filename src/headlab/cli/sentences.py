@@ -54,13 +54,18 @@ def choose_sentences(
 
 def read_split(loaded: "Loaded", split: str) -> tuple[list[str], list[str]]:
     """Sources and references of a split of the corpus that the checkpoint was trained on."""
+    return read_splits(loaded, split)[0]
+
+
+def read_splits(loaded: "Loaded", *splits: str) -> list[tuple[list[str], list[str]]]:
+    """As ``read_split``, of several splits in one reading."""
     from headlab.data.corpus import build_corpus
 
     config = dict(loaded.config["data"])
     if "root" in config and not Path(config["root"]).parent.exists():
         config["root"] = "data"  # the checkpoint came from another machine: cache here
-    pairs = build_corpus(config).load()[split]
-    return list(pairs["source"]), list(pairs["target"])
+    found = build_corpus(config).load()
+    return [(list(found[one]["source"]), list(found[one]["target"])) for one in splits]
 
 
 def _read_files(source: Path, reference: Path | None) -> Sentences:

@@ -67,15 +67,15 @@ def fit(config: dict[str, Any], folder: Path, resume: Path | None = None) -> Run
         if config["threads"] < 1:
             raise HeadlabError(f"threads={config['threads']} must be at least 1, or null")
         torch.set_num_threads(config["threads"])
-    _quieten()
+    quieten()
     raw = training_state(resume) if resume is not None else None
     start = None
     if raw is None and config.get("init_from") is not None:
         start = starting_point(config)
         config = {**config, "model": {**config["model"], "ablate": start.model.hparams["ablate"]}}
     _check_model(config)
-    board = _logger(config, folder, raw)
-    trainer = _trainer(config, folder, board)
+    board = build_logger(config, folder, raw)
+    trainer = build_trainer(config, folder, board)
     checkpoints = next(c for c in trainer.callbacks if isinstance(c, Checkpoints))  # type: ignore[attr-defined]
     finished = raw is not None and _finished(trainer, raw)
     tokenizers = Tokenizers.from_state(raw["headlab"]["tokenizers"]) if raw else None
@@ -201,7 +201,8 @@ def build(key: str, node: Mapping[str, Any], **arguments: Any) -> Any:
         raise HeadlabError(f"{key}: {str(cause).splitlines()[0]}") from error
 
 
-def _logger(config: Mapping[str, Any], folder: Path, raw: Mapping[str, Any] | None) -> Any:
+def build_logger(config: Mapping[str, Any], folder: Path, raw: Mapping[str, Any] | None) -> Any:
+    """The logger of a run, in its folder; ``raw`` is the checkpoint that it goes on from."""
     # What an interrupted run logged after its last checkpoint is logged again: TensorBoard drops
     # the old points from purge_step on.
     # A fresh run says so too: TensorBoard takes the first such mark for the beginning.
@@ -210,7 +211,12 @@ def _logger(config: Mapping[str, Any], folder: Path, raw: Mapping[str, Any] | No
     return build("logger", config["logger"], default_hp_metric=False, **place, **purge)
 
 
-def _trainer(config: Mapping[str, Any], folder: Path, board: TensorBoardLogger) -> L.Trainer:
+def build_trainer(config: Mapping[str, Any], folder: Path, board: TensorBoardLogger) -> L.Trainer:
+    """The trainer of a run, with its callbacks.
+
+    Raises:
+        HeadlabError: a training without an end, or one that would save nothing.
+    """
     epochs, steps = (config["trainer"].get(key) for key in ("max_epochs", "max_steps"))
     if (epochs is None or epochs < 1) and (steps is None or steps < 1):
         raise HeadlabError(f"trainer.max_epochs={epochs} must be at least 1")
@@ -265,7 +271,7 @@ def _finished(trainer: L.Trainer, raw: Mapping[str, Any]) -> bool:
     return False
 
 
-def _quieten() -> None:
+def quieten() -> None:
     """Silence what Lightning says about machines and habits that are not the user's concern."""
     for name in ("lightning.pytorch", "lightning.fabric", "pytorch_lightning"):
         logging.getLogger(name).setLevel(logging.WARNING)
