@@ -4,10 +4,10 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from headlab.errors import HeadlabError
 
@@ -71,8 +71,15 @@ def set_threads(threads: int | None) -> None:
         torch.set_num_threads(threads)
 
 
+class Report(Protocol):
+    """Says how far a command is."""
+
+    def __call__(self, done: int, what: str = "") -> None:
+        """So many are done; ``what`` is being done now."""
+
+
 @contextmanager
-def progress_bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
+def progress_bar(title: str, total: int) -> Iterator[Report]:
     """Shows on standard error how many of ``total`` are done: call it with that number.
 
     A bar on a terminal; elsewhere a line every so often, with the rate and the time left.
@@ -86,7 +93,12 @@ def progress_bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
     columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(title, total=total)
-        yield lambda done: progress.update(task, completed=done)
+
+        def report(done: int, what: str = "") -> None:
+            line = f"{title}: {what}" if what else title
+            progress.update(task, completed=done, description=line)
+
+        yield report
 
 
 class _Lines:
@@ -97,7 +109,7 @@ class _Lines:
         self.first: int | None = None  # what an earlier run had done already
         self.started = self.said = time.monotonic()
 
-    def __call__(self, done: int) -> None:
+    def __call__(self, done: int, what: str = "") -> None:
         now = time.monotonic()
         if self.first is None:
             self.first = done if now - self.started < 0.5 else 0
@@ -109,6 +121,7 @@ class _Lines:
             left = (self.total - done) / speed
             rate = f"{speed:,.1f} a second" if speed >= 1 else f"{1 / speed:,.1f} s each"
             line = f"{self.title}: {done:,} of {self.total:,}, {rate}, {left:,.0f} s left"
+            line += f"; {what}" if what else ""
             print(line, file=sys.stderr, flush=True)
 
 
