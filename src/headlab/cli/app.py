@@ -9,6 +9,7 @@ from headlab.cli import streams
 from headlab.cli.ablate import WithSettings, ablate
 from headlab.cli.align import align
 from headlab.cli.attend import attend
+from headlab.cli.benchmark import benchmark
 from headlab.cli.compare import compare
 from headlab.cli.convert import convert
 from headlab.cli.evaluate import evaluate
@@ -47,6 +48,7 @@ app.command()(roles)
 app.command()(align)
 app.command()(convert)
 app.command()(compare)
+app.command()(benchmark)
 
 
 def main() -> None:

@@ -1,0 +1,45 @@
+"""Which operators take the time, by torch.profiler."""
+
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+OPERATORS = 15  # rows of the table; the rest is summed up
+
+
+class Profile:
+    """Records every operator from its making until ``stop``.
+
+    Args:
+        device: whose time counts: of the CPU that of the operators themselves (self CPU time), of
+            a GPU that of their kernels.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.gpu = device.type == "cuda"
+        more = [ProfilerActivity.CUDA] if self.gpu else []
+        self.recorder = profile(activities=[ProfilerActivity.CPU, *more])
+        self.recorder.start()
+
+    def stop(self) -> list[dict[str, Any]]:
+        """Operators by time, longest first: ``operator``, ``seconds``, ``share``, ``calls``.
+
+        The last row is all the others together.
+        """
+        self.recorder.stop()
+        key = "self_device_time_total" if self.gpu else "self_cpu_time_total"
+        found = sorted(
+            ((getattr(one, key), one.key, one.count) for one in self.recorder.key_averages()),
+            reverse=True,
+        )
+        total = sum(time for time, _, _ in found) or 1.0
+        rest = found[OPERATORS:]
+        rows = found[:OPERATORS]
+        if rest:
+            times, _, calls = zip(*rest, strict=True)
+            rows.append((sum(times), f"{len(rest)} others", sum(calls)))
+        return [
+            {"operator": name, "seconds": time / 1e6, "share": time / total, "calls": calls}
+            for time, name, calls in rows
+        ]

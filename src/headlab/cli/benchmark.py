@@ -1,0 +1,231 @@
+"""``headlab benchmark``: training and decoding speed beside other programs."""
+
+import shlex
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from headlab.cli.sentences import SPLITS, read_splits
+from headlab.cli.shared import check_out, choose_device, progress_bar, set_threads
+from headlab.errors import HeadlabError
+
+if TYPE_CHECKING:
+    import torch
+
+    from headlab.benchmark.material import Material
+    from headlab.checkpoint import Loaded
+
+# Of the checkpoint's configuration, for a training.
+NEEDED = (
+    "data", "batches", "loss", "optimizer", "schedule", "trainer", "callbacks", "logger", "seed",
+)  # fmt: skip
+
+# For the progress bar, about: contestants that take turns, and steps that are no turns.
+STEPS = {"training": (4, 16), "decoding": (8, 28)}
+
+
+class Part(StrEnum):
+    """One of the two that are measured."""
+
+    TRAINING = "training"
+    DECODING = "decoding"
+
+
+def benchmark(
+    checkpoint: Annotated[Path, typer.Argument(help="A checkpoint, e.g. outputs/latest/best.ckpt")],
+    only: Annotated[Part | None, typer.Option(help="One of the two alone.")] = None,
+    turns: Annotated[
+        int, typer.Option(min=3, max=100, help="Turns of each contestant; they alternate.")
+    ] = 3,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            min=0.001, max=600, help="That a training turn of the slowest contestant takes, about."
+        ),
+    ] = 6.0,
+    batches: Annotated[
+        int, typer.Option(min=1, max=1000, help="Training batches, of all lengths, used again.")
+    ] = 12,
+    max_tokens: Annotated[
+        int, typer.Option(min=1, help="Of a training batch: rows x its longest sentence.")
+    ] = 4096,
+    split: Annotated[str, typer.Option(help="What is translated: train, validation or test")] = (
+        "test"
+    ),
+    sentences: Annotated[
+        int, typer.Option(min=1, help="Sentences translated: the first of the split.")
+    ] = 1000,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Also which operators of ours take the most time.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="A JSON file for all figures. Default: NAME.benchmark.json beside it."),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="CPU threads. Default: all.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+) -> None:
+    """Measure training and decoding speed beside other programs, on this machine.
+
+    Training is our trainer as users run it, beside torch.nn.Transformer and transformers' MarianMT
+    in plain loops. Decoding is our Translator beside MarianMT's generate and CTranslate2, greedy
+    and with beam 4. All work on the same batches and sentences of the checkpoint's corpus, with
+    the same sizes, loss, optimizer and threads, each in a process of its own, and take turns.
+
+    The tables give tokens and sentences a second, the share of the machine's best matrix product
+    that goes into the model's own arithmetic (MFU), peak memory, and how many times faster ours
+    is, with the spread over the turns. The times that translate and a training take to start are
+    measured as well.
+
+    Programs that are not installed are left out: pip install 'headlab[benchmark]'. For a small
+    model on two cores it takes less than ten minutes. Leave the machine alone meanwhile.
+    """
+    import torch
+
+    from headlab.checkpoint import read_checkpoint
+
+    if split not in SPLITS:
+        raise HeadlabError(f"--split {split}: choose {', '.join(SPLITS[:-1])} or {SPLITS[-1]}")
+    chosen = choose_device(device)
+    if chosen.type not in ("cpu", "cuda"):
+        raise HeadlabError(f"--device {device}: the benchmark knows cpu and cuda only")
+    loaded = read_checkpoint(checkpoint)
+    out = checkpoint.with_name(f"{checkpoint.stem}.benchmark.json") if out is None else out
+    check_out(out, "benchmark.json", checkpoint)
+    _check(loaded)
+    set_threads(threads)
+    material = _material(loaded, split, sentences, batches, max_tokens)
+    parts = [Part.TRAINING, Part.DECODING] if only is None else [only]
+    settings = {"threads": torch.get_num_threads(), "turns": turns, "seconds": seconds}
+    with _ended_in_order():
+        measured = _measure(loaded, material, parts, chosen, settings, profile)
+    found = {
+        "checkpoint": str(checkpoint),
+        "model": loaded.model.hparams,
+        "data": loaded.config["data"],
+        "settings": {"split": split, "max_tokens": max_tokens, **settings},
+        **measured,
+    }
+    _report(found, out)
+    path = shlex.quote(str(checkpoint))
+    if profile:
+        typer.echo(f"next: headlab evaluate {path}")
+    else:
+        typer.echo(f"next: headlab benchmark {path} --profile")
+
+
+def _check(loaded: "Loaded") -> None:
+    missing = [key for key in NEEDED if loaded.config.get(key) is None]
+    if missing:
+        raise HeadlabError(
+            f"{loaded.path}: its configuration has no {missing[0]}, so its training cannot be "
+            "measured; take a checkpoint that headlab train wrote"
+        )
+
+
+def _material(
+    loaded: "Loaded", split: str, sentences: int, batches: int, max_tokens: int
+) -> "Material":
+    from headlab.benchmark.material import (
+        EXAMPLES,
+        Material,
+        choose_batches,
+        choose_to_translate,
+    )
+
+    train, validation, (sources, _) = read_splits(loaded, "train", "validation", split)
+    pairs, plan = choose_batches(loaded, *train, max_tokens, batches)
+    return Material(
+        loaded.model.hparams,
+        loaded.tokenizers.state(),
+        loaded.config,
+        pairs,
+        plan,
+        list(zip(*(side[:EXAMPLES] for side in validation), strict=True)),
+        choose_to_translate(loaded, sources, sentences, split),
+    )
+
+
+def _measure(
+    loaded: "Loaded",
+    material: "Material",
+    parts: list[Part],
+    device: "torch.device",
+    settings: dict[str, Any],
+    profile: bool,
+) -> dict[str, Any]:
+    """What each part gives, and what it depends on."""
+    from headlab.benchmark.contest import Contest
+    from headlab.benchmark.measure_decoding import measure_decoding
+    from headlab.benchmark.measure_training import measure_training
+    from headlab.benchmark.surroundings import surroundings
+    from headlab.cli.benchmark_starts import measure_starts
+
+    threads = settings["threads"]
+    found: dict[str, Any] = {"surroundings": surroundings(device, threads)}
+    with (
+        tempfile.TemporaryDirectory(prefix="headlab-benchmark-") as name,
+        _steps(parts, settings["turns"]) as progress,
+    ):
+        folder = Path(name)
+        # First, since whatever keeps the commands from starting shows here, before long work.
+        found["start_seconds"] = measure_starts(
+            loaded.path, [*parts], threads, str(device), folder, progress
+        )
+        material.save(folder)
+        for part in parts:
+            with Contest(folder, device=str(device), progress=progress, **settings) as contest:
+                if part is Part.TRAINING:
+                    found[part.value] = measure_training(contest, loaded.model, material, profile)
+                else:
+                    found[part.value] = measure_decoding(
+                        contest, loaded.path, loaded.model, material, profile
+                    )
+    return found
+
+
+@contextmanager
+def _steps(parts: list[Part], turns: int) -> Iterator[Callable[[str], None]]:
+    """Progress through all steps; how many there are is known about."""
+    counts = [STEPS[part] for part in parts]
+    total = sum(more + turns * (contestants + 1) for contestants, more in counts)
+    done = 0
+    with progress_bar("benchmark", total) as progress:
+
+        def step(line: str) -> None:
+            nonlocal done
+            progress(min(done, total - 1), line)
+            done += 1
+
+        yield step
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """SIGTERM ends the contestants and removes their files, as Ctrl-C does."""
+
+    def leave(signum: int, frame: object) -> NoReturn:
+        sys.exit(128 + signum)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _report(found: dict[str, Any], out: Path) -> None:
+    from headlab.cli.benchmark_report import print_benchmark, write_benchmark
+
+    print_benchmark(found)
+    write_benchmark(found, out)
+    typer.echo(f"written: {out}")
