@@ -3,12 +3,17 @@
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
 
 from headlab.checkpoint import Loaded, contents
+from headlab.cli import configuration
 from headlab.data.tokenizer import BOS, EOS, Tokenizers, train_tokenizer
 from headlab.decoding.hypothesis import pad_sources
 from headlab.transformer import Transformer
@@ -95,6 +100,24 @@ def learnt(learnt_checkpoint: Path) -> Loaded:
     from headlab.checkpoint import read_checkpoint
 
     return read_checkpoint(learnt_checkpoint)
+
+
+@pytest.fixture(scope="session")
+def run_config() -> dict[str, Any]:
+    """The configuration of a training, as its checkpoints hold it; ``data`` names no real file."""
+    overrides = [
+        "data=files",
+        "data.source=en",
+        "data.target=fr",
+        "data.train=pairs.tsv",
+        "batches.max_length=64",
+        "schedule.warmup_steps=3",
+    ]
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(configuration.folder()), version_base="1.3"):
+        composed = compose("train", overrides=overrides)
+    config: Any = OmegaConf.to_container(composed, resolve=True)
+    return config
 
 
 def _learn(model: Transformer, tokenizers: Tokenizers) -> None:

@@ -1,0 +1,162 @@
+"""``headlab benchmark``."""
+
+import importlib.util
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from headlab.benchmark import start_time
+from headlab.cli.app import app
+from headlab.errors import HeadlabError
+
+SPREAD = {"median", "low", "high"}
+MARIAN = importlib.util.find_spec("transformers") is not None
+CTRANSLATE = importlib.util.find_spec("ctranslate2") is not None
+
+
+@pytest.fixture
+def checkpoint(
+    checkpoint_with_corpus: Callable[..., Path],
+    sentence_pairs: list[tuple[str, str]],
+    run_config: dict[str, Any],
+) -> Path:
+    """A checkpoint with a small corpus and the whole configuration of its run."""
+    path = checkpoint_with_corpus(dict.fromkeys(("train", "validation", "test"), sentence_pairs))
+    raw = torch.load(path, weights_only=True)
+    described = raw["headlab"]
+    sizes = {
+        key: described["model"][key] for key in run_config["model"] if key in described["model"]
+    }
+    described["config"] = run_config | {
+        "data": described["config"]["data"],
+        "model": sizes,
+        "position": described["model"]["position"],
+        "attention": described["model"]["attention"],
+    }
+    torch.save(raw, path)
+    return path
+
+
+def run(*arguments: object) -> str:
+    """What the command prints."""
+    result = CliRunner().invoke(app, ["benchmark", *map(str, arguments)])
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
+
+
+def test_the_whole_command(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start_time, "REPEATS", 1)
+    out = tmp_path / "figures.json"
+    printed = run(checkpoint, "--seconds", 0.01, "--threads", 1, "--profile", "--out", out)
+    found = json.loads(out.read_text(encoding="utf-8"))
+
+    training = found["training"]
+    assert training["batches"] == 1  # the corpus has no more, though twelve were asked for
+    names = [row["name"] for row in training["contestants"]]
+    torch_rows = ["torch.nn.Transformer", "torch.nn.Transformer, our memory settings"]
+    assert names == ["Headlab", *torch_rows, *["transformers MarianMT"] * MARIAN]
+    for row in training["contestants"]:
+        assert len(row["seconds"]) == 3
+        assert row["target_tokens_per_second"].keys() == SPREAD
+        assert 0 < row["model_flops_utilisation"]["median"] < 1
+        assert row["losses"] == sorted(row["losses"], reverse=True)  # it does learn
+        assert (row["headlab_ratio"] is None) == (row["name"] == "Headlab")
+    assert len(training["matrix_product_gflops"]) == 4  # before, between and after the turns
+
+    decoding = found["decoding"]
+    rows = {row["name"]: row for row in decoding["contestants"]}
+    assert len(rows) == 3 + 3 * MARIAN + 2 * CTRANSLATE
+    tokens = rows["Headlab"]["target_tokens"]
+    for row in rows.values():
+        if row["beam"] == 1 or "Marian" in row["name"]:
+            assert row["target_tokens"] == tokens
+        assert row["headlab_ratio"] is None or row["headlab_ratio"]["low"] > 0
+    assert decoding["equal_outputs"] == (1.0 if CTRANSLATE else None)
+    assert found["start_seconds"].keys() == {"translate", "training"}
+    assert found["surroundings"]["threads"] == 1
+
+    for part in ("training", "decoding"):
+        shares = [row["share"] for row in found[part]["profile"]]
+        assert sum(shares) == pytest.approx(1.0)
+        for name in (*names, *rows):
+            assert name in printed
+    if not CTRANSLATE:
+        assert "CTranslate2: ctranslate2 is not installed: pip install" in printed
+    assert printed.splitlines()[-1] == f"next: headlab evaluate {checkpoint}"
+    assert "biases in the attention's projections" in printed
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--split", "dev"], "--split dev: choose train, validation or test"),
+        (["--device", "tpu"], "--device tpu: not available here; choose auto or cpu"),
+        (["--out", "{folder}"], "--out .* is a folder; name a file in it"),
+        (["--out", "{folder}/none/a.json"], "--out .*: there is no folder .*none; make it first"),
+        (["--out", "{checkpoint}"], "--out .* is the checkpoint itself; choose another name"),
+    ],
+)
+def test_mistakes_are_named_before_anything_starts(
+    checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    message: str,
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", None)
+    given = [one.format(folder=tmp_path, checkpoint=checkpoint) for one in options]
+    with pytest.raises(HeadlabError, match=f"^{message}"):
+        run(checkpoint, *given)
+
+
+@pytest.mark.parametrize("option", [["--turns", "2"], ["--only", "tuning"], ["--threads", "0"]])
+def test_values_out_of_range_are_refused(checkpoint: Path, option: list[str]) -> None:
+    result = CliRunner().invoke(app, ["benchmark", str(checkpoint), *option])
+    assert result.exit_code == 2
+    assert option[0] in result.output
+
+
+def test_a_checkpoint_without_the_configuration_of_a_training_is_refused(
+    checkpoint_with_corpus: Callable[..., Path], sentence_pairs: list[tuple[str, str]]
+) -> None:
+    path = checkpoint_with_corpus(dict.fromkeys(("train", "validation", "test"), sentence_pairs))
+    with pytest.raises(HeadlabError, match="its configuration has no batches, so "):
+        run(path)
+
+
+def test_a_split_without_a_usable_sentence_is_named(checkpoint: Path) -> None:
+    (checkpoint.parents[1] / "test.tsv").write_text(f"{'door ' * 90}\tporte\n", encoding="utf-8")
+    expected = "--split test: every sentence of it is blank or longer than the 64 subwords"
+    with pytest.raises(HeadlabError, match=expected):
+        run(checkpoint)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux's /proc")
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_nothing_is_left_running_after_a_signal(checkpoint: Path, signum: signal.Signals) -> None:
+    command = [sys.executable, "-m", "headlab", "benchmark", "--only", "decoding", str(checkpoint)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as done:
+        place = Path(f"/proc/{done.pid}/task/{done.pid}/children")
+        children: list[str] = []
+        while done.poll() is None and not children:
+            time.sleep(0.02)
+            children = place.read_text().split()
+        done.send_signal(signum)
+        said, _ = done.communicate(timeout=30)
+    assert children, said
+    assert done.returncode in (128 + signum, 1)
+    assert b"Traceback" not in said
+    assert not any(Path(f"/proc/{child}").exists() for child in children)
+    assert not checkpoint.with_name("best.benchmark.json").exists()
