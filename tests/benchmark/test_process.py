@@ -71,9 +71,11 @@ def test_one_that_hangs_is_ended(worker: Worker) -> None:
 
 def test_a_program_that_cannot_start_says_why(tmp_path: Path) -> None:
     program = (sys.executable, "-c", "import no_such_package")
-    with Worker("another", {"threads": 1}, tmp_path, 60.0, program) as worker:
-        with pytest.raises(ContestantFailed, match="No module named 'no_such_package'"):
-            worker.ready()
+    with (
+        Worker("another", {"threads": 1}, tmp_path, 60.0, program) as worker,
+        pytest.raises(ContestantFailed, match="No module named 'no_such_package'"),
+    ):
+        worker.ready()
 
 
 def test_nothing_is_left_running_when_the_benchmark_is_interrupted(

@@ -67,7 +67,9 @@ def benchmark(
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(help="A JSON file for all figures. Default: NAME.benchmark.json beside it."),
+        typer.Option(
+            help="JSON file of all figures. Default: best.benchmark.json beside best.ckpt."
+        ),
     ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, max=1024, help="CPU threads. Default: all.")
@@ -86,8 +88,8 @@ def benchmark(
     is, with the spread over the turns. The times that translate and a training take to start are
     measured as well.
 
-    Programs that are not installed are left out: pip install 'headlab[benchmark]'. For a small
-    model on two cores it takes less than ten minutes. Leave the machine alone meanwhile.
+    Programs that are not installed are left out; the package's extra "benchmark" brings them. For
+    a small model on two cores it takes less than ten minutes. Leave the machine alone meanwhile.
     """
     import torch
 

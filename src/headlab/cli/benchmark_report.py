@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from headlab.benchmark.contest import MARIAN, OURS, Spread
@@ -34,8 +35,9 @@ def print_benchmark(found: Mapping[str, Any]) -> None:
             )
         if training["contestants"][0]["model_flops_utilisation"] is None:
             typer.echo(
-                f"no MFU for {OURS}: its formula counts multi-head and grouped-query attention, "
-                "this model has another kind"
+                f"{OURS} has a kind of attention that none of the others has: the ratio is what it "
+                "costs beside multi-head attention. Its MFU is not counted: the formula knows "
+                "multi-head and grouped-query attention"
             )
         _print_notes(training)
     if "decoding" in found:
@@ -128,7 +130,10 @@ def _profile_table(part: str, rows: Sequence[Mapping[str, Any]]) -> Table:
         table.add_column(title, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
-            row["operator"], f"{row['share']:.1%}", f"{row['seconds']:.3f}", f"{row['calls']:,}"
+            escape(row["operator"]),
+            f"{row['share']:.1%}",
+            f"{row['seconds']:.3f}",
+            f"{row['calls']:,}",
         )
     return table
 
