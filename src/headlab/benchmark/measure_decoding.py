@@ -57,7 +57,7 @@ def measure_decoding(
     ]
     every = _share(contest, [*entries, *tried], total)
     for worker in others:
-        entries += _rows_of(contest, worker, every)
+        entries += _rows_of(contest, worker, every, len(range(0, total, every)))
     for entry in entries:
         entry.command["every"] = every
     entries = contest.rounds(entries, "decoding")
@@ -110,11 +110,12 @@ def _share(contest: Contest, entries: Sequence[Entry], total: int) -> int:
     return max(1, min(most, math.ceil(whole / (2 * contest.seconds))))
 
 
-def _rows_of(contest: Contest, worker: Worker, every: int) -> list[Entry]:
+def _rows_of(contest: Contest, worker: Worker, every: int, sentences: int) -> list[Entry]:
     """A contestant's rows: the batches that suit it best, a beam, and for Marian batches of 64."""
     seconds: dict[int, float] = {}
     for batch in BATCHES:
-        if worker.name not in contest.not_run:
+        # More rows than there are sentences are the same batch again.
+        if worker.name not in contest.not_run and batch <= max(ROWS, sentences):
             contest.progress(f"decoding, {worker.name}, {batch} a batch")
             answer = contest.attempt(worker, worker.turn, every=every, batch=batch, beam=1)
             if answer is not None:
