@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from headlab.attention import kind_at
 from headlab.attention.multi_head import MultiHeadAttention
 from headlab.head_names import SITES
-from headlab.transformer import FeedForward, Transformer
+from headlab.layers import FeedForward
+from headlab.transformer import Transformer
 
 # CTranslate2 reads and writes tokens as text: ours are the ids in figures, but for these.
 PADDING, UNKNOWN, BEGIN, END = "<pad>", "<unk>", "<s>", "</s>"
