@@ -40,7 +40,6 @@ VARIANTS: dict[str, list[str]] = {
     "alibi": ["position=alibi"],
     "none": ["position=none"],
 }
-KINDS = ("mha", "gqa", "mqa", "mla", "moh", "hybrid")
 
 
 def train(name: str, arguments: argparse.Namespace) -> Path:
@@ -122,7 +121,8 @@ def figure(rows: list[dict[str, Any]]) -> Figure:
     }
     for place, (key, title) in zip(axes, quantities.items(), strict=True):
         for one in rows:
-            colour = "#1f6fb4" if one["variant"] in KINDS else "#d1701f"
+            moved = any(a.startswith("position=") for a in VARIANTS[one["variant"]])
+            colour = "#d1701f" if moved else "#1f6fb4"
             place.plot(one[key], one["bleu"], "o", color=colour)
             offset = {"xytext": (4, 4), "textcoords": "offset points", "fontsize": 8}
             place.annotate(one["variant"], (one[key], one["bleu"]), **offset)

@@ -39,7 +39,7 @@ class CacheSize:
 def cache_size(model: Transformer) -> CacheSize:
     """Fill the caches at two lengths and look at the difference."""
     parameter = next(model.parameters())
-    most = min(LONG, LONG if model.max_length is None else model.max_length)
+    most = min(LONG, model.max_length or LONG)
     lengths, sizes = (most // 2, most), []
     for length in lengths:
         ids = torch.full((1, length), BOS, device=parameter.device)

@@ -17,8 +17,7 @@ from headlab.benchmark.profiling import Profile
 from headlab.data.batches import Batch, EncodedPairs
 from headlab.data.module import TranslationData
 from headlab.errors import HeadlabError
-from headlab.training.fit import build, build_logger, build_trainer, quieten
-from headlab.training.module import TranslationModule
+from headlab.training.fit import build_logger, build_module, build_trainer, quieten
 from headlab.transformer import Transformer
 
 
@@ -42,15 +41,7 @@ def serve(channel: Channel, material: Material, folder: Path, device: torch.devi
     L.seed_everything(config["seed"], verbose=False)
     model = Transformer(**material.hparams)
     tokenizers = material.read_tokenizers()
-    module = TranslationModule(
-        model,
-        tokenizers,
-        build("optimizer", config["optimizer"]),
-        config["schedule"],
-        config["loss"]["label_smoothing"],
-        config,
-        balance=config["loss"].get("balance", 0.0),
-    )
+    module = build_module(config, model, tokenizers)
     batches = Repeated(material.encoded(tokenizers), material.plan)
     trainer = build_trainer(config, folder, build_logger(config, folder, None))
     callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
@@ -75,7 +66,8 @@ def trainer_config(config: dict[str, Any], device: torch.device) -> dict[str, An
         "val_check_interval": None,
         "limit_val_batches": 0,
     }
-    return {**config, "trainer": {**config["trainer"], **trainer}}
+    # Learnt gates are a study of their own; the checkpoint holds the model without them.
+    return {**config, "gates": None, "trainer": {**config["trainer"], **trainer}}
 
 
 class Repeated:

@@ -5,7 +5,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from headlab.attention import KINDS, READ_BY
+from headlab.attention import READ_BY, kind_at
 from headlab.attention.build import HYBRID
 from headlab.cli import configuration
 from headlab.errors import HeadlabError
@@ -23,13 +23,11 @@ def check_attention_keys(config: Mapping[str, Any]) -> None:
     attention = config["attention"]
     shared = attention.get("kind") or "mha"
     kinds = {site: attention.get(site) or shared for site in SITES}
-    unknown = sorted(set(kinds.values()) - {*KINDS, HYBRID})
-    if unknown:
-        site = next(site for site in SITES if kinds[site] == unknown[0])
-        key = f"attention.{site if attention.get(site) else 'kind'}"
-        raise HeadlabError(
-            f"{key}={unknown[0]} is not known; choose from {', '.join((*KINDS, HYBRID))}"
-        )
+    try:
+        for site in SITES:
+            kind_at(attention, site, 0)
+    except ValueError as error:
+        raise HeadlabError(str(error)) from error
     base = OmegaConf.load(configuration.folder() / "attention" / "base.yaml")
     assert isinstance(base, DictConfig)
     for key, readers in READ_BY.items():

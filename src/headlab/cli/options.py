@@ -1,7 +1,6 @@
 """Which option of a group in configs/ a saved section came from."""
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -15,19 +14,28 @@ IDENTITY = ("_target_", "kind", *SITES)
 
 def options_of(group: str) -> dict[str, dict[str, Any]]:
     """Name -> values of each option, without those that only serve others as a base."""
-    found, bases = {}, set()
+    own: dict[str, dict[str, Any]] = {}
+    bases: dict[str, list[str]] = {}
     for path in sorted((configuration.folder() / group).glob("*.yaml")):
-        own: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-        bases |= {name for name in own.get("defaults", []) if isinstance(name, str)}
-        found[path.stem] = _with_bases(path)
-    return {name: values for name, values in found.items() if name not in bases}
+        values: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+        entries = values.pop("defaults", [])
+        own[path.stem] = values
+        bases[path.stem] = [e for e in entries if isinstance(e, str) and e != "_self_"]
+
+    def whole(name: str) -> dict[str, Any]:
+        return {k: v for base in bases[name] for k, v in whole(base).items()} | own[name]
+
+    serving = {base for some in bases.values() for base in some}
+    return {name: whole(name) for name in own if name not in serving}
 
 
-def is_from(option: Mapping[str, Any], section: Mapping[str, Any]) -> bool:
+def is_from(
+    option: Mapping[str, Any], section: Mapping[str, Any], keys: Sequence[str] = IDENTITY
+) -> bool:
     """Whether a section may have come from an option, by the keys that name it."""
     # Runs from before there was a choice have multi-head attention.
     section = {"kind": "mha", **section} if "kind" in option else section
-    return all(option.get(key) == section.get(key) for key in IDENTITY)
+    return all(option.get(key) == section.get(key) for key in keys)
 
 
 def choices(saved: Mapping[str, Any]) -> dict[str, str]:
@@ -39,17 +47,9 @@ def choices(saved: Mapping[str, Any]) -> dict[str, str]:
             continue
         scores = {}
         for name, option in options_of(folder.name).items():
-            if is_from({**option, **dict.fromkeys(SITES)}, {**section, **dict.fromkeys(SITES)}):
+            if is_from(option, section, ("_target_", "kind")):
                 equal = sum(section.get(key) == value for key, value in option.items())
                 scores[name] = is_from(option, section), -len(set(option) ^ set(section)), equal
         if scores:
             found[folder.name] = max(scores, key=lambda name: scores[name])
     return found
-
-
-def _with_bases(path: Path) -> dict[str, Any]:
-    own: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    for name in own.pop("defaults", []):
-        if isinstance(name, str) and name != "_self_":
-            own = {**_with_bases(path.with_name(f"{name}.yaml")), **own}
-    return own

@@ -103,17 +103,7 @@ def fit(config: dict[str, Any], folder: Path, resume: Path | None = None) -> Run
     )
     if start is not None:
         take_weights(model, start)
-    module = TranslationModule(
-        model,
-        tokenizers,
-        build("optimizer", config["optimizer"]),
-        config["schedule"],
-        config["loss"]["label_smoothing"],
-        config,
-        corpus,
-        **_gates(config, model),
-        balance=config["loss"].get("balance", 0.0),
-    )
+    module = build_module(config, model, tokenizers, corpus)
     logger.info("%s", describe(model))
     logger.info("run folder: %s   (tensorboard --logdir %s)", folder, folder.parent)
     link_latest(folder, Path(config["paths"]["outputs"]))
@@ -199,6 +189,23 @@ def build(key: str, node: Mapping[str, Any], **arguments: Any) -> Any:
         if isinstance(cause, HeadlabError):
             raise cause from None
         raise HeadlabError(f"{key}: {str(cause).splitlines()[0]}") from error
+
+
+def build_module(
+    config: dict[str, Any], model: Transformer, tokenizers: Tokenizers, corpus: str = ""
+) -> TranslationModule:
+    """The training of a model as the configuration asks for it; arguments as the module's."""
+    return TranslationModule(
+        model,
+        tokenizers,
+        build("optimizer", config["optimizer"]),
+        config["schedule"],
+        config["loss"]["label_smoothing"],
+        config,
+        corpus,
+        **_gates(config, model),
+        balance=config["loss"].get("balance", 0.0),
+    )
 
 
 def build_logger(config: Mapping[str, Any], folder: Path, raw: Mapping[str, Any] | None) -> Any:

@@ -74,7 +74,7 @@ class TranslationModule(L.LightningModule):
         self._validation = torch.zeros(4, dtype=torch.float64)
         self._open_heads = 0
         self._balance: Tensor | None = None  # of the last batch, the mean over layers
-        self._active_heads = 0.0
+        self._active_heads = torch.zeros(())  # of the last batch
         self._validation_started = 0.0
         self._gradient_norm = torch.zeros(())
 
@@ -168,7 +168,7 @@ class TranslationModule(L.LightningModule):
             metrics |= gate_metrics(self.gates)
         if self._balance is not None:
             metrics["train/balance_loss"] = float(self._balance)
-            metrics["train/active_heads"] = self._active_heads
+            metrics["train/active_heads"] = float(self._active_heads)
         self._since_log = Running()
         if trainer.is_global_zero and trainer.logger is not None:
             trainer.logger.log_metrics(metrics, step=step)
