@@ -32,5 +32,5 @@ def keep_freed_memory() -> bool:
         for option, size in ((M_TRIM_THRESHOLD, TRIM_BYTES), (M_MMAP_THRESHOLD, MMAP_BYTES))
     )
     if done:
-        logger.debug("memory: freed blocks are kept (keep_memory=true)")
+        logger.debug("memory: freed blocks are kept")
     return done

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from headlab.data.tokenizer import BOS, EOS, PAD
 from headlab.decoding.hypothesis import encode_sources, pad_sources
-from headlab.decoding.search import BATCH_TOKENS, plan_batches
+from headlab.decoding.search import BATCH_TOKENS, Memory, plan_batches
 from headlab.errors import HeadlabError
+from headlab.workers import READERS
 
 if TYPE_CHECKING:
-    from headlab.transformer import Encoded, Gates, Transformer
+    from headlab.transformer import Gates, Transformer
 
 # Languages written without spaces, whose words sacreBLEU's standard tokenizer cannot find.
 CHARACTER_LANGUAGES = ("ja", "th", "lo", "km", "my", "bo")
@@ -172,14 +173,14 @@ def sentence_losses(
     pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
     batch_tokens: int = BATCH_TOKENS,
     gates: "Gates | None" = None,
-    memory: "dict[int, Encoded] | None" = None,
+    memory: "Memory | None" = None,
 ) -> list[tuple[float, int] | None]:
     """Negative log-likelihood of each reference under teacher forcing, without label smoothing.
 
     Args:
         model: in evaluation mode.
         pairs: source and target pieces, without BOS and EOS.
-        batch_tokens: tokens of the longer side in a batch, padding counted.
+        batch_tokens: tokens of the longer side measured at once, padding counted.
         gates: a factor for each head's output, see ``Transformer``.
         memory: the encoder's output by batch, filled where it is empty and read where it is not:
             for calls with the same pairs and encoder, which then runs once.
@@ -193,22 +194,27 @@ def sentence_losses(
     lengths = [max(len(side) for side in pairs[i]) + 1 for i in kept]
     device = next(model.parameters()).device
     found: list[tuple[float, int] | None] = [None] * len(pairs)
-    for number, batch in enumerate(plan_batches(lengths, batch_tokens)):
+
+    def measure(batch: list[int]) -> tuple[list[float], list[int]]:
         rows = [kept[i] for i in batch]
         output = pad_sources([pairs[i][1] for i in rows], device)
-        encoded = None if memory is None else memory.get(number)
+        encoded = None if memory is None else memory.get(tuple(batch))
         if encoded is None:
             encoded = encode_sources(model, [pairs[i][0] for i in rows], gates)
         if memory is not None:
-            memory[number] = encoded
+            memory[tuple(batch)] = encoded
         real = output != PAD
         hidden = model.decode(shift_right(output), encoded, gates=gates).hidden[real]
         losses = F.cross_entropy(model.logits(hidden).float(), output[real], reduction="none")
         sentence = real.nonzero()[:, 0]
         sums = torch.zeros(len(rows), dtype=torch.float64, device=device)
         sums.index_add_(0, sentence, losses.double())
-        for i, loss, count in zip(rows, sums.tolist(), real.sum(dim=1).tolist(), strict=True):
-            found[i] = loss, count
+        return sums.tolist(), real.sum(dim=1).tolist()
+
+    plan = list(plan_batches(lengths, batch_tokens, parts=READERS.parts(device)))
+    for batch, measured in zip(plan, READERS.map(measure, plan), strict=True):
+        for i, loss, count in zip(batch, *measured, strict=True):
+            found[kept[i]] = loss, count
     return found
 
 

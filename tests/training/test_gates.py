@@ -73,8 +73,7 @@ def train(module: TranslationModule, batches: list, accumulate: int) -> Translat
 def test_accumulation_equals_one_large_batch(monkeypatch) -> None:
     """Loss and penalty, with the noise held still: sentences of 10 and of 100 tokens."""
     noise = {"encoder": torch.tensor([0.3, 0.6]), "cross": torch.tensor([0.8, 0.4])}
-    sample = HardConcreteGates.sample
-    monkeypatch.setattr(HardConcreteGates, "sample", lambda gates: sample(gates, noise))
+    monkeypatch.setattr(HardConcreteGates, "noise", lambda gates: noise)
     sources, targets = rows(10, 100), rows(9, 99)
     together = train(build(), [collate(sources, targets)], 1)
     apart = [collate(sources[i : i + 1], targets[i : i + 1]) for i in range(2)]
@@ -91,7 +90,7 @@ def test_the_loss_is_that_of_the_gated_model_and_the_penalty_a_token(monkeypatch
     batch = collate(rows(3, 9), rows(8, 2))
     noise = {"encoder": torch.tensor([0.3, 0.6]), "cross": torch.tensor([0.8, 0.4])}
     gates = module.gates.sample(noise)
-    monkeypatch.setattr(module.gates, "sample", lambda: gates)
+    monkeypatch.setattr(module.gates, "noise", lambda: noise)
     loss = module.training_step(batch, 0)
     logits = module.model(batch.source, batch.target_input, gates)
     expected = torch.nn.functional.cross_entropy(

@@ -1,5 +1,6 @@
 """Mixture-of-head attention (Jin et al. 2024): each token chooses among the heads."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +16,15 @@ class Routing(NamedTuple):
 
     probabilities: Tensor  # (batch, queries, routed heads), sum to 1
     chosen: Tensor  # the same shape, True for the heads that a token picked
+
+
+class _Latest(threading.local):
+    """The routing of each thread's last call; it is not copied with its layer."""
+
+    routing: Routing | None = None
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return _Latest, ()
 
 
 class MixtureOfHeads(MultiHeadAttention):
@@ -39,9 +49,6 @@ class MixtureOfHeads(MultiHeadAttention):
         shared_heads: heads that every token uses.
         active_heads: heads that a token uses in all, the shared ones included.
         **others: see ``MultiHeadAttention``.
-
-    Attributes:
-        routing: of the last call in training, for the balance loss; None otherwise.
 
     Raises:
         ValueError: as ``MultiHeadAttention``, or the numbers of heads do not fit together.
@@ -82,7 +89,7 @@ class MixtureOfHeads(MultiHeadAttention):
         # whole layer, so that a token's choice is the same when some of them have been cut.
         self.router = nn.Linear(d_model, heads + 2, bias=False)
         nn.init.normal_(self.router.weight, std=0.02)
-        self.routing: Routing | None = None
+        self._latest = _Latest()
 
     def forward(
         self,
@@ -100,6 +107,11 @@ class MixtureOfHeads(MultiHeadAttention):
             weights = weights * factors
         return self._join(heads * factors, gates), weights
 
+    @property
+    def routing(self) -> Routing | None:
+        """Of this thread's last call in training, for the balance loss; None otherwise."""
+        return self._latest.routing
+
     def _route(self, query: Tensor) -> Tensor:
         """The factor of each head for each token, (batch, heads of the whole layer, queries)."""
         sizes = [self.shared_heads, self.routed_heads, 2]
@@ -114,7 +126,7 @@ class MixtureOfHeads(MultiHeadAttention):
         if self.shared_heads and self.picks:
             first, second = (2 * groups.softmax(dim=-1)).chunk(2, dim=-1)
             shared, picked = shared * first, picked * second
-        self.routing = Routing(probabilities, chosen) if self.training else None
+        self._latest.routing = Routing(probabilities, chosen) if self.training else None
         return torch.cat([shared, picked], dim=-1).transpose(1, 2)
 
     def _arguments(self) -> dict[str, Any]:

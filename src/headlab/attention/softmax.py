@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from headlab.dropout import dropout as drop
+
 
 def softmax_attention(
     q: Tensor,
@@ -35,7 +37,9 @@ def softmax_attention(
         which serves when they are not, has the same output and gradients.
     """
     grouped = k.size(1) != q.size(1)
-    if not need_weights:
+    # On the CPU PyTorch has no fused kernel with dropout either, and ours is cheaper.
+    fused = not need_weights and not (dropout and q.device.type == "cpu")
+    if fused:
         if bias is not None:
             mask = bias.to(q) if mask is None else bias.to(q).masked_fill(~mask, -torch.inf)
         if grouped and q.size(2) == 1 and (mask is None or mask.dim() == 4):
@@ -64,4 +68,5 @@ def softmax_attention(
         # spreads over the forbidden keys is taken back by the second line.
         weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(dim=-1)
         weights = weights.masked_fill(~mask, 0.0)
-    return F.dropout(weights, dropout) @ v, weights
+    heads = drop(weights, dropout) @ v
+    return heads, weights if need_weights else None

@@ -62,20 +62,19 @@ def serve(channel: Channel, sentences: Sequence[str], decode: Decode, device: to
 
 
 def ours(checkpoint: Path, device: torch.device) -> Decode:
-    """``Translator`` as ``headlab translate`` uses it, or with so many sentences a batch."""
+    """``Translator`` as ``headlab translate`` uses it, or with so many sentences a batch.
+
+    As in ``headlab translate``, the threads translate a batch each.
+    """
     loaded = read_checkpoint(checkpoint, device)
 
     def decode(sentences: Sequence[str], batch: int, beam: int) -> Translations:
-        # A batch of sentences is one call, whose tokens are no limit.
-        limit = {"batch_tokens": 2**31} if batch else {}
-        translator = Translator.from_loaded(loaded, beam=beam, **limit)
-        texts, ids, finished = [], [], []
-        for rows in in_batches(sentences, batch):
-            found = translator.hypotheses(rows)
-            texts += translator.texts(found)
-            ids += [one.ids for one in found]
-            finished += [one.finished for one in found]
-        return Translations(texts, ids, finished)
+        # A batch of so many sentences has no limit of tokens.
+        limits = {"batch_tokens": 2**31, "batch_rows": batch} if batch else {}
+        translator = Translator.from_loaded(loaded, beam=beam, **limits)
+        found = translator.hypotheses(sentences)
+        ids, finished = [one.ids for one in found], [one.finished for one in found]
+        return Translations(translator.texts(found), ids, finished)
 
     return decode
 

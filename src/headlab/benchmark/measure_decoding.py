@@ -31,15 +31,15 @@ def measure_decoding(
     * CTranslate2 with our weights, in batches of the number that suits it best, and of 64 with
       beam 4; its greedy translations are compared with ours.
 
-    All in float32, sentences sorted by length, from texts to texts with our tokenizers, with the
-    C library's ordinary memory settings.
+    All in float32, sentences sorted by length, from texts to texts with our tokenizers, and with
+    our memory settings (``headlab.allocator``), which make the others no slower.
 
     Returns:
         What goes into the JSON file under ``decoding``.
     """
     total = len(material.sentences)
     (ours,) = contest.ready(
-        [contest.start(OURS, phase="decoding", kind="headlab", checkpoint=str(checkpoint))]
+        [contest.start(OURS, True, phase="decoding", kind="headlab", checkpoint=str(checkpoint))]
     )
     contest.progress(f"decoding, the translations of {total:,} sentences")
     known = ours.turn(every=1, batch=0, beam=1, ids=True)
@@ -84,7 +84,7 @@ def _start(contest: Contest, model: Transformer, lengths: Sequence[int]) -> list
     if against is not None:
         contest.not_run[MARIAN] = f"not comparable: {against}"
     elif contest.installed("transformers", MARIAN):
-        workers.append(contest.start(MARIAN, kind="marian", **shared))
+        workers.append(contest.start(MARIAN, True, kind="marian", **shared))
     against = ctranslate.refusal(model)
     if against is not None:
         contest.not_run[CTRANSLATE] = f"not comparable: {against}"
@@ -92,7 +92,7 @@ def _start(contest: Contest, model: Transformer, lengths: Sequence[int]) -> list
         folder = contest.folder / ctranslate.FOLDER
         folder.mkdir(exist_ok=True)
         ctranslate.write_model(model, folder)
-        workers.append(contest.start(CTRANSLATE, kind="ctranslate2", **shared))
+        workers.append(contest.start(CTRANSLATE, True, kind="ctranslate2", **shared))
     return workers
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from headlab.cli.shared import choose_device, progress_bar, set_threads
+from headlab.cli.shared import choose_device, prepare_cpu, progress_bar
 from headlab.errors import HeadlabError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _ablate(checkpoint: Path, overrides: Sequence[str]) -> None:
             f"source={source} has no reference: BLEU, chrF and likelihood need one, reference=FILE;"
             f" what heads do can be seen without: headlab roles {path} --source {file}"
         )
-    set_threads(settings["threads"])
+    prepare_cpu(settings["threads"])
     loaded = read_checkpoint(checkpoint, _device(settings["device"]))
     configurations = _configurations(plan, loaded)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 
 from headlab.cli import streams
-from headlab.cli.shared import choose_device, set_threads
+from headlab.cli.shared import choose_device, prepare_cpu
 from headlab.errors import HeadlabError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def align(
     from headlab.checkpoint import read_checkpoint
     from headlab.files import replace_file
 
-    set_threads(threads)
+    prepare_cpu(threads)
     loaded = read_checkpoint(checkpoint, choose_device(device))
     aligner = _Aligner(loaded, _chosen(loaded, heads), int(shift))
     if pairs:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headlab.cli.shared import choose_device, set_threads
+from headlab.cli.shared import choose_device, prepare_cpu
 from headlab.errors import HeadlabError
 from headlab.head_names import SITES, compress
 
@@ -71,7 +71,7 @@ def attend(
     if site is not None and site not in SITES:
         raise HeadlabError(f"--site {site}: choose {', '.join(SITES[:-1])} or {SITES[-1]}")
     check_picture_path(out)
-    set_threads(threads)
+    prepare_cpu(threads)
     loaded = read_checkpoint(checkpoint, choose_device(device))
     _check_layer(loaded.model, site, layer)
     _check_heads(loaded.model, site, layer)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from headlab.cli.sentences import SPLITS, read_splits
-from headlab.cli.shared import check_out, choose_device, progress_bar, set_threads
+from headlab.cli.shared import check_out, choose_device, prepare_cpu, progress_bar
 from headlab.errors import HeadlabError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def benchmark(
     out = checkpoint.with_name(f"{checkpoint.stem}.benchmark.json") if out is None else out
     check_out(out, "benchmark.json", checkpoint)
     _check(loaded)
-    set_threads(threads)
+    prepare_cpu(threads)
     material = _material(loaded, split, sentences, batches, max_tokens)
     parts = [Part.TRAINING, Part.DECODING] if only is None else [only]
     settings = {"threads": torch.get_num_threads(), "turns": turns, "seconds": seconds}

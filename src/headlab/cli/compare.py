@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headlab.cli.sentences import choose_sentences
-from headlab.cli.shared import check_out, choose_device, progress_bar, set_threads
+from headlab.cli.shared import check_out, choose_device, prepare_cpu, progress_bar
 from headlab.errors import HeadlabError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def compare(
         check_out(out, "compare.json", *checkpoints)
         if out.suffix == ".ckpt":
             raise HeadlabError(f"--out {out}: the table is JSON; name a file such as compare.json")
-    set_threads(threads)
+    prepare_cpu(threads)
     loaded = [read_checkpoint(path, choose_device(device)) for path in checkpoints]
     rows = _measure(loaded, split, limit, turns, beam)
     Console().print(_table(rows, split if limit is None else f"{split}, first {limit}"))

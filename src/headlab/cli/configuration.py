@@ -32,7 +32,13 @@ FROM_ELSEWHERE = (
 
 # Types of the keys that are no constructor's arguments of ours.
 HINTS: dict[str, dict[str, Any]] = {
-    "": {"seed": int, "threads": int | None, "keep_memory": bool, "init_from": str | None},
+    "": {
+        "seed": int,
+        "threads": int | None,
+        "shards": int,
+        "keep_memory": bool,
+        "init_from": str | None,
+    },
     "tokenizer": {"joint": bool},
     "position": {"kind": str, "max_length": int | None, "base": float | None},
     "loss": {"label_smoothing": float, "balance": float},

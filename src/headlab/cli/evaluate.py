@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headlab.cli.sentences import choose_sentences
-from headlab.cli.shared import choose_device, example_sentence, progress_bar, set_threads
+from headlab.cli.shared import choose_device, example_sentence, prepare_cpu, progress_bar
 from headlab.errors import HeadlabError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def evaluate(
 
     if (source is None) != (reference is None):
         raise HeadlabError("--source and --reference belong together; give both or neither")
-    set_threads(threads)
+    prepare_cpu(threads)
     loaded = read_checkpoint(checkpoint, choose_device(device))
     translator = Translator.from_loaded(
         loaded, beam=beam, length_penalty=length_penalty, batch_tokens=batch_tokens

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headlab.cli.sentences import choose_sentences
-from headlab.cli.shared import choose_device, progress_bar, set_threads
+from headlab.cli.shared import choose_device, prepare_cpu, progress_bar
 from headlab.cli.streams import print_table
 from headlab.errors import HeadlabError
 from headlab.head_names import SITES, Head
@@ -74,7 +74,7 @@ def importance(
     from headlab.heads.measure import Measurer
     from headlab.heads.study import Study
 
-    set_threads(threads)
+    prepare_cpu(threads)
     loaded = read_checkpoint(checkpoint, choose_device(device))
     sources, references, part = choose_sentences(loaded, split, source, reference, limit)
     path = shlex.quote(str(checkpoint))

@@ -9,7 +9,7 @@ import typer
 
 from headlab.cli.importance import fingerprint, study_pairs
 from headlab.cli.sentences import choose_sentences
-from headlab.cli.shared import check_out, choose_device, progress_bar, set_threads
+from headlab.cli.shared import check_out, choose_device, prepare_cpu, progress_bar
 from headlab.errors import HeadlabError
 from headlab.head_names import SITES
 
@@ -93,7 +93,7 @@ def prune(
     from headlab.heads.pruning import Pruning, cuts_one_by_one, cuts_to_share, within
     from headlab.heads.study import Study
 
-    set_threads(threads)
+    prepare_cpu(threads)
     loaded = read_checkpoint(checkpoint, choose_device(device))
     allowed = [one for one in loaded.model.head_names if one.site in sites]
     if not allowed:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headlab.cli.sentences import choose_sentences, read_split
-from headlab.cli.shared import choose_device, progress_bar, set_threads
+from headlab.cli.shared import choose_device, prepare_cpu, progress_bar
 from headlab.errors import HeadlabError
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def roles(
     from headlab.heads.study import Study
 
     chosen = read_role_settings(settings or [])
-    set_threads(threads)
+    prepare_cpu(threads)
     loaded = read_checkpoint(checkpoint, choose_device(device))
     if not loaded.model.head_names:
         raise HeadlabError(f"{checkpoint} has no attention head left to look at")

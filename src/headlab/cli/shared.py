@@ -63,10 +63,13 @@ def check_out(out: Path, example: str, *read: Path) -> None:
         ) from None
 
 
-def set_threads(threads: int | None) -> None:
-    """Limit PyTorch to as many CPU threads; None leaves its own choice."""
+def prepare_cpu(threads: int | None) -> None:
+    """Limit PyTorch to as many CPU threads (None leaves its own choice), and keep freed memory."""
     import torch
 
+    from headlab.allocator import keep_freed_memory
+
+    keep_freed_memory()
     if threads is not None:
         torch.set_num_threads(threads)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headlab.cli import streams
-from headlab.cli.shared import choose_device, progress_bar, set_threads
+from headlab.cli.shared import choose_device, prepare_cpu, progress_bar
 from headlab.errors import HeadlabError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def translate(
     if draft is None and draft_tokens is not None:
         raise HeadlabError(f"--draft-tokens {draft_tokens} needs --draft, a smaller checkpoint")
     draft_tokens = draft_tokens or DRAFT_TOKENS
-    set_threads(threads)
+    prepare_cpu(threads)
     drafter = None if draft is None else _read_draft(draft, device)
     translator = Translator.from_checkpoint(
         checkpoint,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headlab.data.text import is_blank
 from headlab.decoding.hypothesis import MAX_EXTRA, MAX_RATIO, Hypothesis
-from headlab.decoding.search import BATCH_TOKENS, Progress, search
+from headlab.decoding.search import BATCH_TOKENS, Memory, Progress, search
 from headlab.errors import HeadlabError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headlab.checkpoint import Loaded
     from headlab.data.tokenizer import Tokenizers
     from headlab.decoding.speculative import Speculation
-    from headlab.transformer import Encoded, Gates, Transformer
+    from headlab.transformer import Gates, Transformer
 
 logger = logging.getLogger("headlab")
 
@@ -42,7 +42,7 @@ class Translator:
     Args:
         model: the Transformer.
         tokenizers: its source and target tokenizers.
-        beam, length_penalty, max_ratio, max_extra, batch_tokens: see ``search``.
+        beam, length_penalty, max_ratio, max_extra, batch_tokens, batch_rows: see ``search``.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class Translator:
         max_ratio: float = MAX_RATIO,
         max_extra: float = MAX_EXTRA,
         batch_tokens: int = BATCH_TOKENS,
+        batch_rows: int | None = None,
     ) -> None:
         self.model = model
         self.tokenizers = tokenizers
@@ -64,6 +65,7 @@ class Translator:
             "max_ratio": max_ratio,
             "max_extra": max_extra,
             "batch_tokens": batch_tokens,
+            "batch_rows": batch_rows,
         }
         longest = LONGEST_SOURCE if model.max_length is None else model.max_length
         self.max_source_pieces = max(1, longest - 1)  # the encoder reads EOS as well
@@ -125,7 +127,7 @@ class Translator:
         progress: Progress | None = None,
         name: Callable[[int], str] = "sentence at index {}".format,
         gates: "Gates | None" = None,
-        memory: "dict[int, Encoded] | None" = None,
+        memory: Memory | None = None,
     ) -> list[Hypothesis]:
         """As ``translate``, in pieces, with score and whether the length limit cut it.
 

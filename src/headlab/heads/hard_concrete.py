@@ -97,6 +97,10 @@ class HardConcreteGates(nn.Module):
         """The sites with gates."""
         return [site for site in SITES if any(one.site == site for one in self.heads)]
 
+    def noise(self) -> dict[str, Tensor]:
+        """Uniform random numbers for ``sample``."""
+        return {site: torch.rand_like(log_alpha) for site, log_alpha in self.log_alpha.items()}
+
     def sample(self, noise: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         """Gates for one training step.
 
@@ -107,9 +111,9 @@ class HardConcreteGates(nn.Module):
             Site -> (layers, heads), as ``Transformer`` takes them; missing heads have gate 1.
         """
         gates = {}
+        noise = self.noise() if noise is None else noise
         for site, log_alpha in self.log_alpha.items():
-            u = torch.rand_like(log_alpha) if noise is None else noise[site]
-            u = u.clamp(EPSILON, 1.0 - EPSILON)
+            u = noise[site].clamp(EPSILON, 1.0 - EPSILON)
             s = torch.sigmoid((u.log() - (-u).log1p() + log_alpha) / self.temperature)
             gates[site] = self._table(site, self._stretch(s))
         return gates

@@ -8,9 +8,10 @@ from typing import Any
 from headlab.checkpoint import Loaded
 from headlab.data.text import is_blank
 from headlab.decoding import Translator, one_line
+from headlab.decoding.search import Memory
 from headlab.errors import HeadlabError
 from headlab.evaluation import Scores, corpus_scores, scoring_options, sentence_losses
-from headlab.transformer import Encoded, Gates, Transformer
+from headlab.transformer import Gates, Transformer
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,8 @@ class Measurer:
             self._pairs = loaded.tokenizers.encode_pairs(
                 [sources[i] for i in self._seen], [references[i] for i in self._seen]
             )
-        self._for_decoding: dict[int, Encoded] = {}
-        self._for_losses: dict[int, Encoded] = {}
+        self._for_decoding: Memory = {}
+        self._for_losses: Memory = {}
 
     def measure(
         self,
@@ -133,7 +134,7 @@ class Measurer:
         return Measurement(hypotheses, losses, tokens, scores, middle - start, end - middle)
 
     def _losses(
-        self, gates: Gates | None, model: Transformer | None, memory: dict[int, Encoded] | None
+        self, gates: Gates | None, model: Transformer | None, memory: Memory | None
     ) -> tuple[list[float], list[int]]:
         if not self.likelihood:
             return [], []

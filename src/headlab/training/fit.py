@@ -25,6 +25,7 @@ from headlab.heads.hard_concrete import HardConcreteGates, check_gates
 from headlab.training.checkpoints import AtomicCheckpointIO, Checkpoints
 from headlab.training.module import TranslationModule, check_balance, check_smoothing
 from headlab.training.schedule import build_schedule
+from headlab.training.shards import Shards
 from headlab.training.starting import all_heads, starting_point, take_weights, training_state
 from headlab.transformer import Transformer
 
@@ -170,6 +171,7 @@ def _check_model(config: Mapping[str, Any]) -> None:
     check_balance(config["loss"].get("balance", 0.0))
     build_schedule(total_steps=1000, **config["schedule"])
     check_smoothing(config["loss"]["label_smoothing"])
+    Shards(config.get("shards", 1))
     try:
         build("optimizer", config["optimizer"])(model.parameters())
     except (TypeError, ValueError, RuntimeError) as error:
@@ -205,6 +207,7 @@ def build_module(
         corpus,
         **_gates(config, model),
         balance=config["loss"].get("balance", 0.0),
+        shards=config.get("shards", 1),
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CHUNK = 128  # tokens whose logits exist at one time; fits the caches of a laptop's CPU
+CHUNK = 256  # tokens whose logits exist at one time
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -25,20 +25,20 @@ class _LinearCrossEntropy(torch.autograd.Function):
             logits = (rows @ weight.t()).to(sums.dtype)
             wanted = logits.gather(1, targets[start : start + CHUNK, None])
             largest = logits.amax(dim=1, keepdim=True)
-            exponentials = logits.sub_(largest).exp_()
-            total = exponentials.sum(dim=1, keepdim=True)
-            log_total = largest + total.log()
+            probabilities = logits.softmax(dim=1)
+            # The largest probability is exp(0) over the sum of all exp(logit - largest).
+            log_total = largest - probabilities.amax(dim=1, keepdim=True).log()
             log_totals += log_total.sum()
             sums[1] += (log_total - wanted).sum()  # -log p of the targets
-            # d loss / d logits = softmax - smoothed one-hot target: the softmax here, where its
-            # division is left to what has d_model columns, the rest of it below.
-            exponentials = exponentials.to(hidden.dtype)
+            # d loss / d logits = softmax - smoothed one-hot target: the softmax here, the rest of
+            # it below.
+            probabilities = probabilities.to(hidden.dtype)
             if hidden_grad is not None:
-                grad = hidden_grad[start : start + CHUNK]
-                torch.mm(exponentials, weight, out=grad).div_(total)
+                torch.mm(probabilities, weight, out=hidden_grad[start : start + CHUNK])
             if weight_grad is not None:
-                divided = (rows / total).to(weight_grad.dtype)
-                weight_grad.addmm_(exponentials.t().to(weight_grad.dtype), divided)
+                weight_grad.addmm_(
+                    probabilities.t().to(weight_grad.dtype), rows.to(weight_grad.dtype)
+                )
         middle = weight.mean(dim=0)  # gives the mean of a row's logits
         mean = log_totals - (hidden.to(sums.dtype) @ middle.to(sums.dtype)).sum()
         sums[0] = (1.0 - smoothing) * sums[1] + smoothing * mean

@@ -18,6 +18,7 @@ from headlab.training.loss import linear_cross_entropy
 from headlab.training.routing import active_share, balance_losses
 from headlab.training.running import Running, Stopwatch, gate_metrics
 from headlab.training.schedule import build_schedule
+from headlab.training.shards import Shards
 from headlab.transformer import Gates, Transformer
 
 OptimizerFactory = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
@@ -29,7 +30,7 @@ class TranslationModule(L.LightningModule):
     Every loss is a sum over real target tokens divided by their number: of the whole step, over
     accumulated batches and processes alike, so that neither padding nor the way sentences are
     grouped into batches changes the gradient. But for the load-balance loss, which is one of a
-    batch: its parts multiply means over the batch's tokens.
+    part of a batch (see ``shards``): its factors are means over the part's tokens.
 
     Args:
         model: the network.
@@ -44,6 +45,7 @@ class TranslationModule(L.LightningModule):
         gate_learning_rate: the gates' learning rate is this times the schedule's. Weight decay,
             which would pull them to half open, is never applied to them.
         balance: weight of the load-balance loss of each layer whose tokens choose their heads.
+        shards: parts of a batch that the CPU's cores work on side by side.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class TranslationModule(L.LightningModule):
         gates: HardConcreteGates | None = None,
         gate_learning_rate: float = 1.0,
         balance: float = 0.0,
+        shards: int = 1,
     ) -> None:
         super().__init__()
         check_smoothing(label_smoothing)
@@ -66,7 +69,7 @@ class TranslationModule(L.LightningModule):
         self.optimizer_factory, self.schedule = optimizer, dict(schedule)
         self.label_smoothing, self.config, self.corpus = label_smoothing, config, corpus
         self.gates, self.gate_learning_rate = gates, gate_learning_rate
-        self.balance = balance
+        self.balance, self.shards = balance, Shards(shards)
         self.validation_translations: list[str] | None = None
         self._step_tokens: list[int] = []  # of the batches accumulated into the coming step
         self._since_log = Running()
@@ -101,19 +104,33 @@ class TranslationModule(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The batch's share of the step's loss."""
-        loss, nll = self.loss_sums(batch, None if self.gates is None else self.gates.sample())
+        noise = None if self.gates is None else self.gates.noise()  # one for all parts
+        trained = [p for p in self.parameters() if p.requires_grad]
+        objective, sums = self.shards(lambda part: self._objective(part, noise), batch, trained)
         self._step_tokens.append(batch.target_tokens)
-        self._since_log.add(batch, loss.detach(), nll)
-        if self.gates is not None:  # a cost a token, so that every batch pays its share of it
-            loss = loss + batch.target_tokens * self.gates.cost()
-        layers = balance_losses(self.model, batch)
-        if layers:
-            self._balance = torch.stack(layers).detach().mean()
-            self._active_heads = active_share(self.model, batch)
-            loss = loss + batch.target_tokens * self.balance * sum(layers)
+        self._since_log.add(batch, sums["loss"], sums["nll"])
+        if "balance" in sums:
+            self._balance = sums["balance"] / batch.target_tokens
+            self._active_heads = sums["active"] / batch.target_tokens
         # The number of tokens of the whole step is not known before its last batch: divide by the
         # first batch's now, and let configure_gradient_clipping set the rest right.
-        return loss / self._step_tokens[0]
+        return objective / self._step_tokens[0]
+
+    def _objective(
+        self, batch: Batch, noise: dict[str, Tensor] | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """What a part of a batch adds to the loss, and to the numbers of the log."""
+        tokens = batch.target_tokens
+        loss, nll = self.loss_sums(batch, None if self.gates is None else self.gates.sample(noise))
+        sums = {"loss": loss.detach(), "nll": nll}
+        if self.gates is not None:  # a cost a token, so that every batch pays its share of it
+            loss = loss + tokens * self.gates.cost()
+        layers = balance_losses(self.model, batch)
+        if layers:
+            sums["balance"] = tokens * torch.stack(layers).detach().mean()
+            sums["active"] = tokens * active_share(self.model, batch)
+            loss = loss + tokens * self.balance * sum(layers)
+        return loss, sums
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Start the clock of the batch."""
