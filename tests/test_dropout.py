@@ -1,9 +1,11 @@
 """Dropout: what is kept, how it is scaled, and that the seed decides."""
 
+import threading
+
 import pytest
 import torch
 
-from headlab.dropout import Dropout
+from headlab.dropout import Dropout, dropout, masks_from
 
 
 @pytest.mark.parametrize("p", [0.1, 0.25, 0.5, 0.9])
@@ -44,3 +46,23 @@ def test_the_seed_decides_and_evaluation_passes_through() -> None:
 def test_out_of_range(p: float) -> None:
     with pytest.raises(ValueError, match=r"model\.dropout=.* must lie in"):
         Dropout(p)
+
+
+def test_each_thread_may_have_a_generator_of_its_own() -> None:
+    x = torch.randn(100)
+    with masks_from(torch.Generator().manual_seed(4)):
+        first = dropout(x, 0.5)
+        with masks_from(torch.Generator().manual_seed(4)):
+            assert torch.equal(dropout(x, 0.5), first)
+        assert not torch.equal(dropout(x, 0.5), first)
+    torch.manual_seed(9)
+    mine = dropout(x, 0.5)
+    torch.manual_seed(9)
+    found = []
+    with masks_from(torch.Generator().manual_seed(4)):  # this thread's, no other's
+        other = threading.Thread(target=lambda: found.append(dropout(x, 0.5)))
+        other.start()
+        other.join()
+    assert torch.equal(found[0], mine)
+    torch.manual_seed(9)
+    assert torch.equal(dropout(x, 0.5), mine)  # the global one is in use again

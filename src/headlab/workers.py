@@ -5,9 +5,9 @@ times a step. Two halves of a batch, each on a core of its own from end to end, 
 lets go of Python's lock while it computes, so that threads are enough.
 """
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed, wait
-from threading import Barrier
 from typing import Any, Self, TypeVar
 
 import torch
@@ -15,12 +15,15 @@ import torch
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+_here = threading.local()  # has ``working`` in the threads of any Workers
+
 
 class Workers:
     """Threads that each run the same function on another item.
 
     They start at the first call of ``map`` that has work for two. One worker, or one item, is
-    run by the caller itself, with all of PyTorch's threads.
+    run by the caller itself, with all of PyTorch's threads; so is a ``map`` inside another. Callers
+    in several threads of their own wait for each other.
 
     Args:
         count: how many items are worked on at the same time; fewer where PyTorch has fewer
@@ -31,6 +34,7 @@ class Workers:
         self.count = count
         self._pool: ThreadPoolExecutor | None = None
         self._threads = 0
+        self._lock = threading.Lock()
 
     def parts(self, device: torch.device) -> int:
         """How many items are worked on at the same time for a model on a device: on a GPU one."""
@@ -57,7 +61,7 @@ class Workers:
             finished: called by the caller's thread with the place of each item that is done.
         """
         threads = torch.get_num_threads()
-        if min(self.count, threads, len(items)) <= 1:
+        if min(self.count, threads, len(items)) <= 1 or hasattr(_here, "working"):
             results = []
             for place, item in enumerate(items):
                 results.append(function(item))
@@ -79,34 +83,36 @@ class Workers:
             ):
                 return function(item)
 
-        pool = self._started(threads)
-        places = {pool.submit(work, item): place for place, item in enumerate(items)}
-        try:
-            for future in as_completed(places):
-                future.result()
-                finished(places[future])
-        except BaseException:
-            for future in places:
-                future.cancel()
-            wait(places)
-            raise
-        return [future.result() for future in places]
+        with self._lock:
+            pool = self._started(threads)
+            places = {pool.submit(work, item): place for place, item in enumerate(items)}
+            try:
+                for future in as_completed(places):
+                    future.result()
+                    finished(places[future])
+            except BaseException:
+                for future in places:
+                    future.cancel()
+                wait(places)
+                raise
+            return [future.result() for future in places]
 
     def _started(self, threads: int) -> ThreadPoolExecutor:
         if self._pool is None or self._threads != threads:
             self.close()
             count = min(self.count, threads)
-            here = Barrier(count + 1)
+            ready = threading.Barrier(count + 1)
 
             def start() -> None:
                 torch.set_num_threads(threads // count)
+                _here.working = True
                 torch.get_num_threads()  # a thread's first use of the number settles it
-                here.wait()
+                ready.wait()
 
             self._pool, self._threads = ThreadPoolExecutor(count, "headlab", start), threads
             for _ in range(count):
                 self._pool.submit(int)
-            here.wait()
+            ready.wait()
             # The number is each thread's own; but a new thread begins with the last one set.
             torch.set_num_threads(threads)
         return self._pool

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headlab.data.batches import (
+    TARGET_COST,
     EncodedPairs,
     EvaluationBatches,
     TrainingBatches,
@@ -156,3 +157,23 @@ def test_sampled_segmentations_are_new_each_epoch_and_come_back_on_resume() -> N
     two = batches()
     two.load_state_dict({"epoch": 1, "position": 2})
     assert flat(list(two)) == flat(second)[2:]
+
+
+@settings(max_examples=100, deadline=None)
+@given(lengths=LENGTHS, parts=st.integers(1, 6))
+def test_a_batch_falls_into_parts_of_like_cost(lengths, parts) -> None:
+    rows = pairs_of(lengths)
+    whole = rows.batch(range(len(lengths)))
+    found = whole.split(parts)
+    assert 1 <= len(found) <= min(parts, len(lengths))
+    assert [i for part in found for i in part.indices] == list(range(len(lengths)))
+    costs = []
+    for part in found:
+        expected = rows.batch(part.indices)
+        for name in ("source", "target_input", "target_output"):
+            assert torch.equal(getattr(part, name), getattr(expected, name))
+        assert part.source_tokens == expected.source_tokens
+        assert part.target_tokens == expected.target_tokens
+        costs.append(part.source_tokens + TARGET_COST * part.target_tokens)
+    share, widest = sum(costs) / parts, max(a + TARGET_COST * b for a, b in lengths)
+    assert all(abs(cost - share) <= widest for cost in costs) or len(found) < parts

@@ -74,15 +74,64 @@ def test_single_precision_gives_numbers(
             assert hypothesis.score < 0
 
 
-@given(st.lists(st.integers(1, 40), max_size=30), st.integers(1, 200), st.integers(1, 5))
+@given(
+    st.lists(st.integers(1, 40), max_size=60),
+    st.integers(1, 200),
+    st.integers(1, 5),
+    st.integers(1, 3),
+    st.none() | st.integers(1, 9),
+)
 def test_batches_hold_every_index_once_within_the_budget(
-    lengths: list[int], budget: int, beam: int
+    lengths: list[int], budget: int, beam: int, parts: int, rows: int | None
 ) -> None:
-    batches = list(plan_batches(lengths, budget, beam))
+    batches = list(plan_batches(lengths, budget, beam, parts, rows))
     assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
     for batch in batches:
-        size = len(batch) * max(lengths[i] for i in batch) * beam
+        size = len(batch) * max(lengths[i] for i in batch) * beam * parts
         assert size <= budget or len(batch) == 1
+        assert rows is None or len(batch) <= rows
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(10, [10]), (40, [20, 20]), (100, [30, 30, 20, 20])]
+)
+def test_what_is_left_is_shared_by_all_threads(count: int, expected: list[int]) -> None:
+    """Twice thirty rows of ten tokens in the budget; fewer than sixteen are not worth a batch."""
+    assert [len(batch) for batch in plan_batches([10] * count, 600, parts=2)] == expected
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_threads_translate_as_one_does(
+    tiny_model: Transformer, mixed_sources: list[list[int]], beam: int
+) -> None:
+    sources = mixed_sources * 8
+    before, found = torch.get_num_threads(), []
+    done: list[int] = []
+    try:
+        for threads in (1, 2, 4):
+            torch.set_num_threads(threads)
+            options = {"beam": beam, "max_extra": 6, "batch_tokens": 300}
+            found.append(search(tiny_model, sources, progress=done.append, **options))
+            assert done == sorted(done)
+            assert done.pop() == len(sources)
+            done.clear()
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        for one, expected in zip(other, found[0], strict=True):
+            assert (one.ids, one.finished) == (expected.ids, expected.finished)
+            assert one.score == pytest.approx(expected.score, abs=1e-9)
+
+
+def test_the_encoders_output_is_found_again(
+    tiny_model: Transformer, mixed_sources: list[list[int]]
+) -> None:
+    memory: dict = {}
+    first = search(tiny_model, mixed_sources, memory=memory, batch_tokens=200)
+    kept = dict(memory)
+    assert sorted(i for batch in memory for i in batch) == list(range(len(mixed_sources)))
+    assert search(tiny_model, mixed_sources, memory=memory, batch_tokens=200) == first
+    assert all(memory[batch] is encoded for batch, encoded in kept.items())
 
 
 def test_settings_out_of_range(tiny_model: Transformer) -> None:

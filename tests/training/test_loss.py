@@ -1,5 +1,8 @@
 """The chunked loss against PyTorch's own cross-entropy on whole logits."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -59,3 +62,28 @@ def test_no_tokens_no_loss_no_gradient_needed() -> None:
         loss, _ = linear_cross_entropy(torch.randn(3, 4), weight, torch.tensor([1, 2, 3]), 0.1)
     assert loss.isfinite()
     assert not loss.requires_grad
+
+
+MEASURED = """
+import resource, sys, torch
+from headlab.training.loss import linear_cross_entropy
+torch.set_num_threads(1)
+hidden = torch.randn(int(sys.argv[1]), 16, requires_grad=True)
+weight = torch.randn(20_000, 16, requires_grad=True)
+targets = torch.randint(20_000, (len(hidden),))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+loss, _ = linear_cross_entropy(hidden, weight, targets, 0.1)
+loss.backward()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ru_maxrss is in kB on Linux")
+def test_memory_does_not_grow_with_tokens_times_vocabulary() -> None:
+    """All logits of 6,000 tokens would be 480 MB, and their gradients as much again."""
+    grown = [
+        int(subprocess.check_output([sys.executable, "-c", MEASURED, str(tokens)]))
+        for tokens in (600, 6_000)
+    ]
+    assert grown[1] < 160_000
+    assert grown[1] < grown[0] + 30_000

@@ -14,6 +14,7 @@ OURS = "Headlab"
 TORCH = "torch.nn.Transformer"
 MARIAN = "transformers MarianMT"
 CTRANSLATE = "CTranslate2"
+CTRANSLATE_ONE = "CTranslate2, one batch at a time"
 INSTALL = "pip install 'headlab[benchmark]'"
 
 

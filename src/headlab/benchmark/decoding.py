@@ -157,17 +157,23 @@ class ForcedLengths:
 
 
 def ctranslate(
-    folder: Path, tokenizers: Tokenizers, longest: int, threads: int, device: torch.device
+    folder: Path,
+    tokenizers: Tokenizers,
+    longest: int,
+    threads: int,
+    device: torch.device,
+    at_once: int = 1,
 ) -> Decode:
-    """CTranslate2 in float32, one batch at a time.
+    """CTranslate2 in float32.
 
     Args:
         folder: of the converted model, see ``headlab.benchmark.ctranslate``.
         tokenizers: ours.
         longest: tokens of a translation at most, EOS counted. It has no limit by sentence, as we
             have: it is given the length of our longest translation.
-        threads: that work on a batch.
+        threads: in all.
         device: where.
+        at_once: batches that are worked on at a time; the threads are shared out among them.
     """
     from ctranslate2 import Translator as CTranslator
 
@@ -175,8 +181,8 @@ def ctranslate(
         str(folder),
         device=device.type,
         compute_type="float32",
-        inter_threads=1,
-        intra_threads=threads,
+        inter_threads=at_once,
+        intra_threads=max(1, threads // at_once),
     )
 
     never_emitted = [[PADDING], [UNKNOWN], [BEGIN]]  # as in ours

@@ -6,13 +6,21 @@ from pathlib import Path
 from typing import Any
 
 from headlab.benchmark import ctranslate, networks
-from headlab.benchmark.contest import CTRANSLATE, MARIAN, OURS, Contest, Entry, ratios
+from headlab.benchmark.contest import (
+    CTRANSLATE,
+    CTRANSLATE_ONE,
+    MARIAN,
+    OURS,
+    Contest,
+    Entry,
+    ratios,
+)
 from headlab.benchmark.material import Material
 from headlab.benchmark.process import Worker
 from headlab.transformer import Transformer
 
 ROWS = 64  # sentences of a batch, where ours and Marian's are the same
-BATCHES = (32, ROWS, 128, 256)  # of which the others' best is found
+BATCHES = (32, ROWS, 128, 256, 512)  # of which the others' best is found
 BEAM = 4
 OURS_ROWS, OURS_BEAM = f"{OURS}, {ROWS} a batch", f"{OURS}, beam {BEAM}"
 TRIAL = 64  # sentences that the time of a turn is estimated on
@@ -24,12 +32,13 @@ def measure_decoding(
     """Rounds of translation; a turn is the same sentences for every contestant.
 
     * Headlab: ``Translator``, greedy, with its own batches as in ``headlab translate``; in batches
-      of 64 sentences; and with beam 4.
+      of 64 sentences; and with beam 4. On a CPU the threads translate a batch each.
     * transformers' Marian, with random weights, made to write as many tokens for each sentence
       as our greedy translation has; in batches of 64, of the number that suits it best, and of 64
       with beam 4.
-    * CTranslate2 with our weights, in batches of the number that suits it best, and of 64 with
-      beam 4; its greedy translations are compared with ours.
+    * CTranslate2 with our weights: a batch for each thread (on a CPU), of the number that suits it
+      best, and of 64 with beam 4; its greedy translations are compared with ours. And as it is
+      when nothing is said about threads: one batch at a time, of 64 and of its best number.
 
     All in float32, sentences sorted by length, from texts to texts with our tokenizers, and with
     our memory settings (``headlab.allocator``), which make the others no slower.
@@ -53,7 +62,7 @@ def measure_decoding(
     tried = [
         Entry(f"{worker.name}, beam {beam}", worker, {"batch": ROWS, "beam": beam})
         for worker in others
-        for beam in (1, BEAM)
+        for beam in ((1,) if worker.name == CTRANSLATE_ONE else (1, BEAM))
     ]
     every = _share(contest, [*entries, *tried], total)
     for worker in others:
@@ -92,7 +101,11 @@ def _start(contest: Contest, model: Transformer, lengths: Sequence[int]) -> list
         folder = contest.folder / ctranslate.FOLDER
         folder.mkdir(exist_ok=True)
         ctranslate.write_model(model, folder)
-        workers.append(contest.start(CTRANSLATE, True, kind="ctranslate2", **shared))
+        at_once = contest.threads if contest.device == "cpu" else 1
+        shared["kind"] = "ctranslate2"
+        workers.append(contest.start(CTRANSLATE, True, at_once=at_once, **shared))
+        if at_once > 1:
+            workers.append(contest.start(CTRANSLATE_ONE, True, at_once=1, **shared))
     return workers
 
 
@@ -111,7 +124,7 @@ def _share(contest: Contest, entries: Sequence[Entry], total: int) -> int:
 
 
 def _rows_of(contest: Contest, worker: Worker, every: int, sentences: int) -> list[Entry]:
-    """A contestant's rows: the batches that suit it best, a beam, and for Marian batches of 64."""
+    """A contestant's rows: batches of 64, or a beam, or both, and the batches that suit it best."""
     seconds: dict[int, float] = {}
     for batch in BATCHES:
         # More rows than there are sentences are the same batch again.
@@ -123,17 +136,15 @@ def _rows_of(contest: Contest, worker: Worker, every: int, sentences: int) -> li
     if worker.name in contest.not_run:
         return []
     best = min(seconds, key=lambda batch: seconds[batch])
-    name = f"{worker.name}, {best} a batch (its best)"
-    beam = Entry(
-        f"{worker.name}, beam {BEAM}, {ROWS} a batch",
-        worker,
-        {"batch": ROWS, "beam": BEAM},
-        OURS_BEAM,
-    )
-    rows = [Entry(name, worker, {"batch": best, "beam": 1}), beam]
-    if worker.name == MARIAN:
+    name, rows = worker.name, []
+    if name in (MARIAN, CTRANSLATE_ONE):
         command = {"batch": ROWS, "beam": 1}
-        rows.insert(0, Entry(f"{MARIAN}, {ROWS} a batch", worker, command, OURS_ROWS))
+        rows.append(Entry(f"{name}, {ROWS} a batch", worker, command, OURS_ROWS))
+    command = {"batch": best, "beam": 1}
+    rows.append(Entry(f"{name}, {best} a batch (its best)", worker, command))
+    if name != CTRANSLATE_ONE:
+        command = {"batch": ROWS, "beam": BEAM}
+        rows.append(Entry(f"{name}, beam {BEAM}, {ROWS} a batch", worker, command, OURS_BEAM))
     return rows
 
 

@@ -3,13 +3,14 @@
 from typing import Any
 
 import torch
+from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile
 
 OPERATORS = 15  # rows of the table; the rest is summed up
 
 
 class Profile:
-    """Records every operator from its making until ``stop``.
+    """Records every operator of all threads from its making until ``stop``.
 
     Args:
         device: whose time counts: of the CPU that of the operators themselves (self CPU time), of
@@ -19,7 +20,12 @@ class Profile:
     def __init__(self, device: torch.device) -> None:
         self.gpu = device.type == "cuda"
         more = [ProfilerActivity.CUDA] if self.gpu else []
-        self.recorder = profile(activities=[ProfilerActivity.CPU, *more])
+        self.recorder = profile(
+            activities=[ProfilerActivity.CPU, *more],
+            # Else only the thread that starts it is recorded; PyTorch's documentation of
+            # torch.profiler names this way and no public one.
+            experimental_config=_ExperimentalConfig(profile_all_threads=True),
+        )
         self.recorder.start()
 
     def stop(self) -> list[dict[str, Any]]:

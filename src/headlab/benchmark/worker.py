@@ -60,9 +60,13 @@ def serve(spec: dict[str, Any], folder: Path, channel: Channel, device: Any) -> 
     elif kind == "marian":
         decode = decoding.marian(material, spec["lengths"], device)
     else:
-        tokenizers, longest = material.read_tokenizers(), max(spec["lengths"])
         decode = decoding.ctranslate(
-            folder / ctranslate.FOLDER, tokenizers, longest, spec["threads"], device
+            folder / ctranslate.FOLDER,
+            material.read_tokenizers(),
+            max(spec["lengths"]),
+            spec["threads"],
+            device,
+            spec["at_once"],
         )
     decoding.serve(channel, material.sentences, decode, device)
 

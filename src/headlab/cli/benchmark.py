@@ -28,7 +28,7 @@ NEEDED = (
 )  # fmt: skip
 
 # For the progress bar, about: contestants that take turns, and steps that are no turns.
-STEPS = {"training": (4, 16), "decoding": (8, 28)}
+STEPS = {"training": (4, 16), "decoding": (10, 38)}
 
 
 class Part(StrEnum):

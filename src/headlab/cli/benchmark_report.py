@@ -106,8 +106,8 @@ def _decoding_table(decoding: Mapping[str, Any]) -> Table:
     table = Table(
         title=f"decoding, {decoding['sentences_of_a_turn']:,} sentences a turn",
         caption="median of the turns (least to most); memory: peak of the process, the same for "
-        f"all its rows; {OURS} / row: paired by turn, Marian's 64 a batch against ours of 64, "
-        "beam against beam",
+        f"all its rows; {OURS} / row: paired by turn, 64 a batch against ours of 64, beam "
+        "against beam",
     )
     table.add_column("")
     for title in ("sentences/s", "target tokens/s", "memory", f"{OURS} / row"):

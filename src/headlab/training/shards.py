@@ -1,5 +1,6 @@
 """A batch in parts, whose gradients the CPU's cores compute side by side."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -67,11 +68,12 @@ class Shards:
 
 
 def _sum(gradients: Sequence[Tensor | None]) -> Tensor | None:
-    """In place in the first of them; None where no part used the parameter."""
+    """None where no part used the parameter.
+
+    Never in place: two parameters may have been given the same tensor, or a view of one number.
+    """
     used = [gradient for gradient in gradients if gradient is not None]
-    for gradient in used[1:]:
-        used[0].add_(gradient)
-    return used[0] if used else None
+    return functools.reduce(torch.add, used) if used else None
 
 
 class _Computed(torch.autograd.Function):
