@@ -10,7 +10,7 @@ from headlab.benchmark.networks import differences, drops_more, refusal
 from headlab.benchmark.process import Worker
 from headlab.transformer import Transformer
 
-WARM_UP = 3  # batches, twice: the second time tells how long a turn will take
+TIMED = 3  # batches that tell how long a turn will take, after all have been seen once
 FEWEST = 4  # batches of a turn
 
 
@@ -77,15 +77,18 @@ def _start(contest: Contest, model: Transformer) -> list[Worker]:
 
 
 def _plan(contest: Contest, entries: Sequence[Entry], batches: int) -> dict[str, int]:
-    """Warm up, and see how many steps a turn can have."""
-    warm = {"batches": min(WARM_UP, batches), "passes": 1}
+    """Warm up, and see how many steps a turn can have.
+
+    All batches once: memory is asked for when a size is met for the first time.
+    """
+    timed = {"batches": min(TIMED, batches), "passes": 1}
     slowest = 0.0
     for entry in entries:
         contest.progress(f"training, warm-up: {entry.name}")
-        contest.attempt(entry.worker, entry.worker.turn, **warm)
+        contest.attempt(entry.worker, entry.worker.turn, batches=batches, passes=1)
         if entry.worker.name not in contest.not_run:
-            answer = contest.attempt(entry.worker, entry.worker.turn, **warm)
-            slowest = max(slowest, answer["seconds"] / warm["batches"] if answer else 0.0)
+            answer = contest.attempt(entry.worker, entry.worker.turn, **timed)
+            slowest = max(slowest, answer["seconds"] / timed["batches"] if answer else 0.0)
     return plan_turn(batches, slowest, contest.seconds)
 
 

@@ -35,10 +35,10 @@ class Profile:
         """
         self.recorder.stop()
         key = "self_device_time_total" if self.gpu else "self_cpu_time_total"
-        found = sorted(
-            ((getattr(one, key), one.key, one.count) for one in self.recorder.key_averages()),
-            reverse=True,
-        )
+        # PyTorch's optimizers mark their steps; Lightning computes loss and gradients inside one,
+        # so that a thread's waiting for others would count as the work of the mark.
+        operators = [one for one in self.recorder.key_averages() if not one.is_user_annotation]
+        found = sorted(((getattr(one, key), one.key, one.count) for one in operators), reverse=True)
         total = sum(time for time, _, _ in found) or 1.0
         rest = found[OPERATORS:]
         rows = found[:OPERATORS]
