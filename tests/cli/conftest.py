@@ -1,13 +1,34 @@
-"""A checkpoint whose corpus is there to be read."""
+"""A checkpoint whose corpus is there to be read; a training's command in this process."""
 
-from collections.abc import Callable, Mapping
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 import torch
+from hydra.core.global_hydra import GlobalHydra
+
+from headlab.cli import folders
+from headlab.data.corpus import Corpus
 
 Pairs = tuple[tuple[str, str], ...]
 SPLITS = ("train", "validation", "test")
+
+
+@pytest.fixture
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An empty folder to start trainings in that fail before any corpus is read."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    folders.new_folder.cache_clear()
+    monkeypatch.setattr(folders, "_made", [])
+    monkeypatch.setattr(Corpus, "load", lambda _: pytest.fail("the corpus was read"))
+    handlers, level = list(logging.getLogger().handlers), logging.getLogger().level
+    yield
+    GlobalHydra.instance().clear()
+    logging.getLogger().handlers[:] = handlers  # Hydra sets up logging anew for each job
+    logging.getLogger().setLevel(level)
 
 
 @pytest.fixture

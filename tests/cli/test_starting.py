@@ -1,7 +1,6 @@
 """``init_from``: the configuration of a new run that starts from a checkpoint."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,10 @@ from omegaconf import OmegaConf
 from headlab.checkpoint import contents
 from headlab.cli import configuration, options, resuming, starting
 from headlab.cli.train import main
-from headlab.data.corpus import Corpus
 from headlab.errors import HeadlabError
 from headlab.transformer import Transformer
+
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 def composed(*overrides: str) -> Any:
@@ -53,16 +53,6 @@ def checkpoint(tmp_path: Path, learnt) -> Path:
     weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     torch.save({"headlab": described, "state_dict": weights, "global_step": 9}, path)
     return path
-
-
-@pytest.fixture(autouse=True)
-def _clean(tmp_path: Path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["train.py"])
-    monkeypatch.setattr(Corpus, "load", lambda _: pytest.fail("the corpus was read"))
-    configuration._new_folder.cache_clear()
-    yield
-    GlobalHydra.instance().clear()
 
 
 def started(checkpoint: Path, *overrides: str) -> dict:

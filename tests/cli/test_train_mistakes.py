@@ -1,7 +1,5 @@
 """Mistakes on the command line of a training: one line, before any data is read."""
 
-import logging
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,27 +7,16 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-from headlab.cli import configuration, resuming
+from headlab.cli import configuration, folders, resuming
 from headlab.cli.train import main
-from headlab.data.corpus import Corpus, build_corpus
+from headlab.data.corpus import build_corpus
 from headlab.errors import HeadlabError
 from headlab.training.fit import _check_model, build_trainer
 
+pytestmark = pytest.mark.usefixtures("empty_folder")
+
 GROUPS = ["tokenizer", "attention", "position", "model", "optimizer", "schedule", "trainer",
           "callbacks", "logger", "gates"]  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["train.py"])
-    configuration._new_folder.cache_clear()
-    monkeypatch.setattr(Corpus, "load", lambda _: pytest.fail("the corpus was read"))
-    handlers, level = list(logging.getLogger().handlers), logging.getLogger().level
-    yield
-    GlobalHydra.instance().clear()
-    logging.getLogger().handlers[:] = handlers  # Hydra sets up logging anew for each job
-    logging.getLogger().setLevel(level)
 
 
 @pytest.mark.parametrize(
@@ -201,9 +188,9 @@ def test_a_recipe_may_be_a_sweep() -> None:
 
 
 def test_slug_needs_no_escaping() -> None:
-    assert configuration.slug("a b=c,d/é", 3) == "a-b-c-d-3"
-    assert configuration.slug("=,") == "run"
-    assert len(configuration.slug("x" * 500)) == 80
+    assert folders.slug("a b=c,d/é", 3) == "a-b-c-d-3"
+    assert folders.slug("=,") == "run"
+    assert len(folders.slug("x" * 500)) == 80
 
 
 def test_paths_are_made_absolute_where_they_exist(tmp_path: Path) -> None:

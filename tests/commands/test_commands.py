@@ -1,7 +1,10 @@
 """translate, evaluate, attend and train as typed, on a checkpoint that train.py made."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -80,6 +83,20 @@ def test_help_names_every_command(command, workplace) -> None:
     assert done.returncode == 0
     for name in ("train", "translate", "evaluate", "attend"):
         assert name in done.stdout.decode()
+
+
+@pytest.mark.parametrize("option", ["--help", "--cfg=job"])
+def test_a_reader_that_leaves_is_no_error(option, environment, workplace) -> None:
+    """As in ``headlab train --help | head -1``."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "headlab", "train", option]
+    done = subprocess.run(
+        command, stdout=writing, stderr=subprocess.PIPE, cwd=workplace, env=environment, check=False
+    )
+    os.close(writing)
+    assert done.stderr == b""
+    assert done.returncode == 141
 
 
 @pytest.mark.parametrize("name", ["translate", "evaluate", "attend"])

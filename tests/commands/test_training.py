@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from headlab.cli import configuration
+from headlab.cli import folders
 
 
 def events_of(run: Path) -> EventAccumulator:
@@ -95,12 +95,12 @@ def test_what_is_printed(trained) -> None:
 
 
 def test_two_runs_in_one_second_get_two_folders(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(configuration.time, "strftime", lambda _: "2030-01-01_00-00-00")
-    make = configuration._new_folder.__wrapped__
-    folders = [make(str(tmp_path / "outputs"), "a=b,c d") for _ in range(3)]
-    assert len(set(folders)) == 3
-    assert Path(folders[0]).name == "2030-01-01_00-00-00-a-b-c-d"
-    assert all(Path(folder).is_dir() for folder in folders)
+    monkeypatch.setattr(folders.time, "strftime", lambda _: "2030-01-01_00-00-00")
+    make = folders.new_folder.__wrapped__
+    made = [make(str(tmp_path / "outputs"), "a=b,c d") for _ in range(3)]
+    assert len(set(made)) == 3
+    assert Path(made[0]).name == "2030-01-01_00-00-00-a-b-c-d"
+    assert all(Path(folder).is_dir() for folder in made)
 
 
 def test_a_sweep(command, tiny, workplace, trained) -> None:

@@ -60,8 +60,7 @@ def main() -> None:
     except HeadlabError as error:
         fail(error)
     except BrokenPipeError:
-        streams.abandon_output()  # the reader has left (| head): nothing to say
-        sys.exit(141)
+        streams.leave()
     except OSError as error:
         fail(HeadlabError(f"{error.filename or 'output'}: {error.strerror or error}"))
 

@@ -1,12 +1,9 @@
 """The configuration of a run: where it comes from, and what is wrong with it."""
 
 import difflib
-import functools
 import importlib
 import inspect
-import itertools
 import re
-import time
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import OverrideParseException
 from omegaconf import OmegaConf
 
+from headlab.cli.folders import new_folder, slug
 from headlab.errors import HeadlabError
 
 SECTIONS = (
@@ -74,32 +72,8 @@ def folder() -> Path:
 
 def register_resolvers() -> None:
     """What the configuration's ``${run_folder:...}`` and ``${slug:...}`` mean."""
-    OmegaConf.register_new_resolver("run_folder", _new_folder, replace=True)
+    OmegaConf.register_new_resolver("run_folder", new_folder, replace=True)
     OmegaConf.register_new_resolver("slug", slug, replace=True)
-
-
-@functools.cache  # one folder a process, however often Hydra asks
-def _new_folder(outputs: str, name: str) -> str:
-    """Make a folder that no other run has, even one started in the same second."""
-    stem = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{slug(name)}"
-    for n in itertools.count(1):
-        place = Path(outputs) / (stem if n == 1 else f"{stem}-{n}")
-        try:
-            place.mkdir(parents=True)
-            return str(place)
-        except FileExistsError:
-            if not place.is_dir():
-                raise HeadlabError(f"paths.outputs={outputs} is not a folder") from None
-        except OSError as error:
-            raise HeadlabError(
-                f"paths.outputs={outputs}: {error.strerror}; choose a folder that can be written"
-            ) from None
-    raise AssertionError("unreachable")
-
-
-def slug(*parts: Any) -> str:
-    """A file name that never needs escaping when typed back in."""
-    return re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(map(str, parts))).strip("-.")[:80] or "run"
 
 
 def for_hydra(arguments: Sequence[str]) -> list[str]:

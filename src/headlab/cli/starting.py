@@ -13,7 +13,7 @@ from hydra.core.override_parser.types import ChoiceSweep
 from omegaconf import DictConfig, OmegaConf
 
 from headlab.checkpoint import plain_config, read_raw
-from headlab.cli import configuration, options, resuming
+from headlab.cli import configuration, folders, options, resuming
 from headlab.errors import HeadlabError
 
 # What the weights and the tokenizer of a checkpoint are made for, but for a few keys.
@@ -185,7 +185,7 @@ def _name(overrides: Sequence[str], path: Path) -> str:
     kept = [o for o in overrides if not o.lstrip("+~").startswith("hydra.")]
     with initialize_config_dir(str(configuration.folder()), version_base="1.3"):
         composed = compose("train", overrides=kept)
-    return configuration.slug(str(of_checkpoint(composed, kept, path).name))
+    return folders.slug(str(of_checkpoint(composed, kept, path).name))
 
 
 def _interpolations(tree: Any, key: str) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 import io
 import logging
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
@@ -34,6 +35,12 @@ def abandon_output() -> None:
         os.dup2(null, sys.stdout.fileno())
     except (OSError, ValueError, io.UnsupportedOperation):
         sys.stdout = open(null, "w", encoding="utf-8")  # noqa: SIM115
+
+
+def leave() -> NoReturn:
+    """End as a program does whose reader has left (``| head``): nothing to say."""
+    abandon_output()
+    sys.exit(128 + signal.SIGPIPE)
 
 
 def print_table(table: "Table") -> None:

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from headlab.cli import configuration, resuming, starting, streams
+from headlab.cli import configuration, folders, resuming, starting, streams
 from headlab.cli.report import report_run
 from headlab.cli.sweep import Job, report_sweep
 from headlab.errors import HeadlabError
@@ -38,9 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         hydra.main(
             version_base="1.3", config_path=str(configuration.folder()), config_name="train"
         )(jobs.run)()
+        sys.stdout.flush()
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         sys.exit(130)
+    except BrokenPipeError:
+        streams.leave()
     except Exception as error:  # before or between the jobs: Hydra, the command line, the disk
         _fail(configuration.explain(error))
     if jobs.sweep is not None and jobs.results and os.environ.get("LOCAL_RANK", "0") == "0":
@@ -77,7 +79,7 @@ class _Jobs:
         except HeadlabError as error:
             print(f"error: {name + ': ' if self.sweep else ''}{error}", file=sys.stderr, flush=True)
             if not self.sweep and composed.resume is None:
-                _discard(folder)
+                folders.discard(folder, job.output_subdir, job.job.name)
         except Exception:
             logger.exception("%sfailed", f"{name}: " if self.sweep else "")
         overrides = list(job.overrides.task)
@@ -110,12 +112,6 @@ def _train(composed: DictConfig, folder: Path) -> dict[str, Any]:
     except OSError:  # nobody reads on, but the scores are still to be written
         streams.abandon_output()
     return report_run(run, config)
-
-
-def _discard(folder: Path) -> None:
-    """Remove the folder of a run that failed before it had anything to keep."""
-    if not [*folder.glob("*.ckpt"), *folder.glob("tensorboard/*")]:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _fail(message: str) -> None:

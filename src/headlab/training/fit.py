@@ -290,15 +290,27 @@ def quieten() -> None:
 
 
 def link_latest(folder: Path, outputs: Path) -> None:
-    """Point ``outputs/latest`` to the run's folder, replacing an older link in one act."""
+    """Point ``outputs/latest`` to the run's folder, replacing an older link in one act.
+
+    The link is relative, so that ``outputs`` can be moved with all that is in it: relative to
+    where ``outputs`` really lies, for it may be a link itself.
+    """
     link = outputs / "latest"
     temporary = outputs / f".latest.{os.getpid()}"
-    if link.exists() and not link.is_symlink():
-        logger.warning("%s is no link; left as it is", link)
+    if os.path.lexists(link) and not _leads_to_a_run(link):
+        logger.warning("%s is no link to a run; left as it is", link)
         return
     try:
         temporary.unlink(missing_ok=True)
-        temporary.symlink_to(os.path.relpath(folder, outputs), target_is_directory=True)
+        target = os.path.relpath(folder.resolve(), outputs.resolve())
+        temporary.symlink_to(target, target_is_directory=True)
         os.replace(temporary, link)
     except OSError as error:
         logger.warning("%s could not be set (%s)", link, error.strerror)
+
+
+def _leads_to_a_run(link: Path) -> bool:
+    """Whether a newer run may take the link: it leads to a run's folder, or nowhere any more."""
+    if not link.is_symlink():
+        return False
+    return not link.exists() or any(link.glob("*.ckpt")) or any(link.glob("tensorboard/*"))
