@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from headlab.data.batches import (
     TARGET_COST,
+    Batch,
     EncodedPairs,
     EvaluationBatches,
     TrainingBatches,
     collate,
-    divisible,
     plan_batches,
 )
 from headlab.data.tokenizer import Tokenizers, train_tokenizer
@@ -41,27 +41,51 @@ def test_every_index_once_and_the_budget_kept(lengths, budget, seed) -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(lengths=LENGTHS, budget=st.integers(20, 200), ranks=st.integers(1, 4))
-def test_ranks_share_an_epoch_without_overlap(lengths, budget, ranks) -> None:
+@given(lengths=LENGTHS, budget=st.integers(20, 200), ranks=st.integers(1, 9))
+def test_ranks_walk_together_through_the_batches_of_one(lengths, budget, ranks) -> None:
     pairs = pairs_of(lengths)
-    alone = TrainingBatches(pairs, budget, seed=3)
-    if len(lengths) < ranks:
-        return
-    shares = [TrainingBatches(pairs, budget, 3, rank, ranks) for rank in range(ranks)]
-    try:
-        plans = [share.plan(5) for share in shares]
-    except HeadlabError:
-        # Not even batches of one sentence each would come to a multiple of the ranks.
-        assert -(-len(alone.plan(5)) // ranks) * ranks > len(lengths)
-        return
-    assert len({len(plan) for plan in plans}) == 1
-    seen = [i for plan in plans for batch in plan for i in batch]
+    alone = TrainingBatches(pairs, budget, seed=3).plan(5)
+    plans = [TrainingBatches(pairs, budget, 3, rank, ranks).plan(5) for rank in range(ranks)]
+    steps = list(zip(*plans, strict=True))
+    assert [batch for step in steps for batch in step if batch] == alone
+    assert len(steps) == -(-len(alone) // ranks)
+    evaluated = [EvaluationBatches(pairs, budget, rank, ranks) for rank in range(ranks)]
+    assert len({len(one) for one in evaluated}) == 1
+    seen = [i for one in evaluated for batch in one for i in batch.indices]
     assert sorted(seen) == list(range(len(lengths)))
 
 
-def test_too_few_sentences_for_the_processes() -> None:
-    with pytest.raises(HeadlabError, match="3 sentences cannot be shared evenly by 2"):
-        divisible([[0], [1], [2]], 2)
+def test_a_batch_without_sentences_counts_nowhere() -> None:
+    (batch,) = list(EvaluationBatches(pairs_of([(3, 4)]), 50, rank=1, ranks=2))
+    assert (batch.indices, batch.source_tokens, batch.target_tokens) == ((), 0, 0)
+    assert batch.source.tolist() == batch.target_input.tolist() == [[0]]
+    assert [part.source.shape for part in collate([[], []], [[], []]).split(2)] == [(1, 1)] * 2
+    padding = torch.zeros((2, 3), dtype=torch.long)
+    empty = Batch(padding, padding, padding, (), 0, 0)
+    assert [part.source.shape for part in empty.split(2)] == [(2, 1)]
+
+
+def test_other_processes_go_on_at_the_end_of_an_epoch_only() -> None:
+    pairs = pairs_of([(5, 5)] * 20)  # four batches
+
+    def shared(rank: int, ranks: int) -> TrainingBatches:
+        return TrainingBatches(pairs, 25, 1, rank, ranks)
+
+    two = shared(0, 2)
+    first = iter(two)
+    next(first)
+    for ranks in (1, 3):
+        with pytest.raises(HeadlabError, match=r"trainer\.devices=2"):
+            shared(0, ranks).load_state_dict(two.state_dict())
+    next(first)
+    for ranks in (1, 3):
+        again = shared(0, ranks)
+        again.load_state_dict(two.state_dict())
+        assert len(list(again)) == len(again.plan(1))
+        assert again.epoch == 1
+    one = shared(0, 1)
+    one.load_state_dict({"epoch": 0, "position": 1})  # of a checkpoint that does not say
+    assert len(list(one)) == 3
 
 
 @settings(max_examples=60, deadline=None)

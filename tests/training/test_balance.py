@@ -10,7 +10,7 @@ import torch
 from headlab.attention import balance_loss
 from headlab.data.batches import Batch, collate
 from headlab.head_names import SITES
-from headlab.training.module import TranslationModule
+from headlab.training.module import TOKENS, TranslationModule
 from headlab.training.routing import active_share, balance_losses
 from headlab.transformer import PAD, Transformer
 
@@ -46,11 +46,16 @@ def example(*lengths: int) -> Batch:
     return collate(ids, ids[::-1])
 
 
+def step(module: TranslationModule, batch: Batch) -> Any:
+    """The mean loss a token."""
+    return module.training_step(batch, 0)["loss"] * TOKENS / batch.target_tokens
+
+
 def test_the_loss_is_that_of_the_tokens_and_the_balance_of_every_layer() -> None:
     batch = example(3, 9)
-    plain = build(0.0).training_step(batch, 0)
+    plain = step(build(0.0), batch)
     module = build(0.5)
-    loss = module.training_step(batch, 0)
+    loss = step(module, batch)
     expected = 0.0
     masks = {"encoder": batch.source, "decoder": batch.target_input, "cross": batch.target_input}
     for site in SITES:
@@ -122,9 +127,9 @@ def test_the_loss_lowers_the_imbalance(batches: int) -> None:
     found = []
     for _ in range(60):
         for number in range(batches):
-            module.training_step(example(6 + number, 9), 0).backward()
-        found.append(float(module._balance))
+            step(module, example(6 + number, 9)).backward()
+        found.append(float(module._step["balance"]) / float(module._step["tokens"]))
         optimizer.step()
         optimizer.zero_grad()
-        module._step_tokens = []
+        module._step = {}
     assert found[-1] < found[0] - 0.05

@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from headlab.checkpoint import read_checkpoint, save_checkpoint
 from headlab.data.batches import collate
 from headlab.heads.hard_concrete import HardConcreteGates
-from headlab.training.module import TranslationModule
+from headlab.training.module import TOKENS, TranslationModule
 from headlab.training.scoring import ValidationScores
 from headlab.transformer import Transformer
 
@@ -73,7 +73,7 @@ def train(module: TranslationModule, batches: list, accumulate: int) -> Translat
 def test_accumulation_equals_one_large_batch(monkeypatch) -> None:
     """Loss and penalty, with the noise held still: sentences of 10 and of 100 tokens."""
     noise = {"encoder": torch.tensor([0.3, 0.6]), "cross": torch.tensor([0.8, 0.4])}
-    monkeypatch.setattr(HardConcreteGates, "noise", lambda gates: noise)
+    monkeypatch.setattr(HardConcreteGates, "noise", lambda gates, generator: noise)
     sources, targets = rows(10, 100), rows(9, 99)
     together = train(build(), [collate(sources, targets)], 1)
     apart = [collate(sources[i : i + 1], targets[i : i + 1]) for i in range(2)]
@@ -90,8 +90,8 @@ def test_the_loss_is_that_of_the_gated_model_and_the_penalty_a_token(monkeypatch
     batch = collate(rows(3, 9), rows(8, 2))
     noise = {"encoder": torch.tensor([0.3, 0.6]), "cross": torch.tensor([0.8, 0.4])}
     gates = module.gates.sample(noise)
-    monkeypatch.setattr(module.gates, "noise", lambda: noise)
-    loss = module.training_step(batch, 0)
+    monkeypatch.setattr(module.gates, "noise", lambda generator: noise)
+    loss = module.training_step(batch, 0)["loss"] * TOKENS / batch.target_tokens
     logits = module.model(batch.source, batch.target_input, gates)
     expected = torch.nn.functional.cross_entropy(
         logits.flatten(0, 1), batch.target_output.flatten(), ignore_index=0, label_smoothing=0.1

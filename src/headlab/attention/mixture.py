@@ -138,12 +138,13 @@ def balance_loss(routing: Routing, real: Tensor) -> Tensor:
     """``H_r * sum_i f_i P_i`` over the routed heads (Jin et al. 2024, section 3.2, eq. 7).
 
     f_i is the share of the tokens' picks that went to head i, P_i its mean routing probability:
-    1 when both are even, more when few heads do the work.
+    1 when both are even, more when few heads do the work; 0 where there is no token.
 
     Args:
         routing: of one call.
         real: (batch, queries), False for padding, which does not count.
     """
     chosen, probabilities = routing.chosen[real].float(), routing.probabilities[real]
-    share = chosen.mean(dim=0) / chosen.sum(dim=-1).mean().clamp_min(1e-9)
-    return probabilities.size(-1) * (share * probabilities.mean(dim=0)).sum()
+    share = chosen.sum(dim=0) / chosen.sum().clamp_min(1e-9)
+    mean = probabilities.sum(dim=0) / max(1, len(probabilities))
+    return probabilities.size(-1) * (share * mean).sum()

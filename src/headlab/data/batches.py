@@ -52,7 +52,8 @@ class Batch:
     def _rows(self, start: int, end: int) -> "Batch":
         source, target = self.source[start:end], self.target_output[start:end]
         reals = [ids != PAD for ids in (source, target)]
-        source_width, target_width = (int(real.sum(dim=1).max()) for real in reals)
+        # No row may hold anything real: one place of padding is left then.
+        source_width, target_width = (max(1, int(real.sum(dim=1).max())) for real in reals)
         return Batch(
             source[:, :source_width],
             self.target_input[start:end, :target_width],
@@ -75,7 +76,13 @@ def collate(
     targets: Sequence[Sequence[int]],
     indices: Sequence[int] = (),
 ) -> Batch:
-    """Pad rows of piece ids (no BOS, no EOS) to a batch."""
+    """Pad rows of piece ids (no BOS, no EOS) to a batch.
+
+    No rows make a batch that can be computed on and counts nowhere: one row of padding.
+    """
+    if not sources:
+        padding = torch.full((1, 1), PAD)
+        return Batch(padding, padding, padding, (), 0, 0)
     source = _pad([[*row, EOS] for row in sources])
     target_input = _pad([[BOS, *row] for row in targets])
     target_output = _pad([[*row, EOS] for row in targets])
@@ -169,34 +176,21 @@ def plan_batches(
     return batches
 
 
-def divisible(batches: list[list[int]], ranks: int) -> list[list[int]]:
-    """Halve the fullest batches until their number is a multiple of ``ranks``.
+def share(batches: list[list[int]], rank: int, ranks: int) -> list[list[int]]:
+    """The batches of one process of several: every ``ranks``-th, beginning with number ``rank``.
 
-    So that every process takes equally many steps and no sentence is seen twice or left out.
-
-    Raises:
-        HeadlabError: there are not enough sentences to go round.
+    So the processes see together, step by step, what one process sees that accumulates ``ranks``
+    batches. All have equally many: who has none left at the end gets a batch without sentences.
     """
-    batches = list(batches)
-    while len(batches) % ranks:
-        fullest = max(range(len(batches)), key=lambda i: len(batches[i]))
-        rows = batches[fullest]
-        if len(rows) < 2:
-            raise HeadlabError(
-                f"{len(batches)} sentences cannot be shared evenly by {ranks} processes; "
-                "lower trainer.devices"
-            )
-        half = len(rows) // 2
-        batches[fullest : fullest + 1] = [rows[:half], rows[half:]]
-    return batches
+    return batches[rank::ranks] + [[]] * (rank >= len(batches) % ranks > 0)
 
 
 class TrainingBatches:
     """One epoch after another of shuffled batches, resumable at any batch.
 
     The order depends on ``seed`` and the epoch alone, so that one process or several walk through
-    the same batches: rank r of R takes batches r, r + R, r + 2R, ... Iterating starts at the
-    position that ``load_state_dict`` gave, once, and from the beginning of the next epoch after.
+    the same batches (see ``share``). Iterating starts at the position that ``load_state_dict``
+    gave, once, and from the beginning of the next epoch after.
 
     Args:
         pairs: the encoded training split.
@@ -233,12 +227,14 @@ class TrainingBatches:
     def plan(self, epoch: int) -> list[list[int]]:
         """This rank's batches of an epoch, as indices."""
         if self._plan is None or self._plan[0] != epoch:
-            generator = np.random.default_rng([self.seed, epoch])
-            batches = plan_batches(
-                self.pairs.source_lengths, self.pairs.target_lengths, self.max_tokens, generator
-            )
-            self._plan = epoch, divisible(batches, self.ranks)[self.rank :: self.ranks]
+            self._plan = epoch, share(self._whole(epoch), self.rank, self.ranks)
         return self._plan[1]
+
+    def _whole(self, epoch: int) -> list[list[int]]:
+        """The batches of all processes."""
+        generator = np.random.default_rng([self.seed, epoch])
+        lengths = self.pairs.source_lengths, self.pairs.target_lengths
+        return plan_batches(*lengths, self.max_tokens, generator)
 
     def __len__(self) -> int:
         return len(self.plan(self.epoch))
@@ -274,21 +270,34 @@ class TrainingBatches:
 
     def state_dict(self) -> dict[str, int]:
         """Where the iteration stands."""
-        return {"epoch": self.epoch, "position": self.position}
+        return {"epoch": self.epoch, "position": self.position, "ranks": self.ranks}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on from where ``state`` was taken."""
+        """Go on from where ``state`` was taken.
+
+        Raises:
+            HeadlabError: in the middle of an epoch, which other processes were sharing.
+        """
         self.epoch, self.position = state["epoch"], state["position"]
+        before = state.get("ranks", self.ranks)
+        if before == self.ranks:
+            return
+        if self.position < -(-len(self._whole(self.epoch)) // before):
+            raise HeadlabError(
+                f"trainer.devices: {before} process(es) were in the middle of an epoch, which "
+                f"{self.ranks} cannot go on with; take trainer.devices={before}, or a checkpoint "
+                "from the end of an epoch"
+            )
+        self.position = len(self.plan(self.epoch))
 
 
 class EvaluationBatches:
-    """A split in batches sorted by length, always in the same order."""
+    """A split in batches sorted by length, always in the same order; shared as for training."""
 
     def __init__(self, pairs: EncodedPairs, max_tokens: int, rank: int = 0, ranks: int = 1) -> None:
         self.pairs = pairs
         batches = plan_batches(pairs.source_lengths, pairs.target_lengths, max_tokens)
-        # Equal numbers here too: a process without a batch would leave the others waiting.
-        self._batches = divisible(batches, ranks)[rank::ranks]
+        self._batches = share(batches, rank, ranks)
 
     def __len__(self) -> int:
         return len(self._batches)

@@ -97,9 +97,18 @@ class HardConcreteGates(nn.Module):
         """The sites with gates."""
         return [site for site in SITES if any(one.site == site for one in self.heads)]
 
-    def noise(self) -> dict[str, Tensor]:
-        """Uniform random numbers for ``sample``."""
-        return {site: torch.rand_like(log_alpha) for site, log_alpha in self.log_alpha.items()}
+    def noise(self, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """Uniform random numbers for ``sample``, drawn on the CPU: a seed means the same anywhere.
+
+        Args:
+            generator: None: PyTorch's global one.
+        """
+        return {
+            site: torch.rand(log_alpha.shape, dtype=log_alpha.dtype, generator=generator).to(
+                log_alpha.device
+            )
+            for site, log_alpha in self.log_alpha.items()
+        }
 
     def sample(self, noise: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         """Gates for one training step.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import lightning as L
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +24,10 @@ from headlab.transformer import Gates, Transformer
 
 OptimizerFactory = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 
+# What sums over tokens are divided by until the tokens of the whole step are known: about those of
+# a batch, so that gradients in half precision keep to its range. A power of two rounds nothing.
+TOKENS = 1024
+
 
 class TranslationModule(L.LightningModule):
     """Trains a Transformer on batches of token ids.
@@ -31,6 +36,10 @@ class TranslationModule(L.LightningModule):
     accumulated batches and processes alike, so that neither padding nor the way sentences are
     grouped into batches changes the gradient. But for the load-balance loss, which is one of a
     part of a batch (see ``shards``): its factors are means over the part's tokens.
+
+    So several processes train the model that one process trains which accumulates their batches.
+    Its gates are those of a step, for all batches and processes. Dropout masks differ between
+    processes.
 
     Args:
         model: the network.
@@ -71,20 +80,28 @@ class TranslationModule(L.LightningModule):
         self.gates, self.gate_learning_rate = gates, gate_learning_rate
         self.balance, self.shards = balance, Shards(shards)
         self.validation_translations: list[str] | None = None
-        self._step_tokens: list[int] = []  # of the batches accumulated into the coming step
+        # Sums over the batches of the coming step in this process; and of the last step in all.
+        self._step: dict[str, Tensor | float] = {}
+        self._last_step: dict[str, Tensor | float] = {}
         self._since_log = Running()
-        self.stopwatch = Stopwatch()  # of all steps of this process
+        self.stopwatch = Stopwatch()
+        self._seed = torch.initial_seed()
+        self._noise: dict[str, Tensor] | None = None  # of the gates in the coming step
         self._validation = torch.zeros(4, dtype=torch.float64)
         self._open_heads = 0
-        self._balance: Tensor | None = None  # of the last batch, the mean over layers
-        self._active_heads = torch.zeros(())  # of the last batch
         self._validation_started = 0.0
         self._gradient_norm = torch.zeros(())
 
     @property
     def mid_step(self) -> bool:
         """Whether batches have been accumulated into a step that is still to come."""
-        return bool(self._step_tokens)
+        return bool(self._step)
+
+    def on_fit_start(self) -> None:
+        """Give each process dropout masks of its own; the first one's are those of one process."""
+        self._seed = self.trainer.strategy.broadcast(torch.initial_seed())
+        if self.trainer.global_rank:
+            torch.manual_seed(_derived(self._seed, self.trainer.global_rank))
 
     def evaluation_gates(self) -> dict[str, Tensor] | None:
         """The learnt gates without noise, to be given to the model; None where there are none."""
@@ -102,26 +119,32 @@ class TranslationModule(L.LightningModule):
             hidden[real], self.model.output.weight, batch.target_output[real], self.label_smoothing
         )
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """The batch's share of the step's loss."""
-        noise = None if self.gates is None else self.gates.noise()  # one for all parts
-        trained = [p for p in self.parameters() if p.requires_grad]
-        objective, sums = self.shards(lambda part: self._objective(part, noise), batch, trained)
-        self._step_tokens.append(batch.target_tokens)
-        self._since_log.add(batch, sums["loss"], sums["nll"])
-        if "balance" in sums:
-            self._balance = sums["balance"] / batch.target_tokens
-            self._active_heads = sums["active"] / batch.target_tokens
-        # The number of tokens of the whole step is not known before its last batch: divide by the
-        # first batch's now, and let configure_gradient_clipping set the rest right.
-        return objective / self._step_tokens[0]
+    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
+        """The batch's share of the step's loss, in a unit of its own, and its ``loss_sum``.
 
-    def _objective(
-        self, batch: Batch, noise: dict[str, Tensor] | None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+        How many tokens the step has is not known before its last batch, nor in any process alone:
+        ``configure_gradient_clipping`` makes the mean over tokens.
+        """
+        if self.gates is not None and not self.mid_step:
+            step = self.trainer.global_step if self._trainer is not None else 0
+            generator = torch.Generator().manual_seed(_derived(self._seed, step))
+            self._noise = self.gates.noise(generator)
+        trained = [p for p in self.parameters() if p.requires_grad]
+        objective, sums = self.shards(self._objective, batch, trained)
+        counts = {
+            "tokens": batch.target_tokens,
+            "padding": batch.padding_share if batch.target_tokens else 0.0,
+            "batches": 1 if batch.target_tokens else 0,
+        }
+        for name, value in (counts | sums).items():
+            self._step[name] = self._step.get(name, 0) + value
+        return {"loss": objective / TOKENS, "loss_sum": sums["loss"]}
+
+    def _objective(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """What a part of a batch adds to the loss, and to the numbers of the log."""
         tokens = batch.target_tokens
-        loss, nll = self.loss_sums(batch, None if self.gates is None else self.gates.sample(noise))
+        gates = None if self.gates is None else self.gates.sample(self._noise)
+        loss, nll = self.loss_sums(batch, gates)
         sums = {"loss": loss.detach(), "nll": nll}
         if self.gates is not None:  # a cost a token, so that every batch pays its share of it
             loss = loss + tokens * self.gates.cost()
@@ -134,7 +157,7 @@ class TranslationModule(L.LightningModule):
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Start the clock of the batch."""
-        self.stopwatch.start(batch.target_tokens)
+        self.stopwatch.start()
 
     def on_after_backward(self) -> None:
         """Stop it, unless the optimizer takes its step now."""
@@ -146,23 +169,23 @@ class TranslationModule(L.LightningModule):
         gradient_clip_val: int | float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Finish the mean over tokens, measure the gradient's norm, clip it."""
-        world = self.trainer.world_size
-        total = torch.tensor(float(sum(self._step_tokens)), device=self.device)
-        mine = self._step_tokens[0]
-        self._step_tokens = []
+        """Finish the mean over tokens, measure the gradient's norm, clip it.
+
+        Every process does so with the same numbers, so that all keep the same weights.
+        """
+        step = self._last_step = self._over_processes(self._step)
+        self._step = {}
+        self._since_log.add(step)
         parameters = [p for p in self.parameters() if p.grad is not None]
         gradients = [p.grad for p in parameters if p.grad is not None]
-        if world > 1:
-            # DDP averaged over processes the sums that each divided by its own first batch.
-            total = self._sum_over_processes(total)
-        # Lightning has divided by the number of accumulated batches.
-        accumulated = self.trainer.accumulate_grad_batches
-        if accumulated > 1 or world > 1:
-            torch._foreach_mul_(gradients, float(mine * world * accumulated / total))
+        # Lightning has divided by the number of batches to accumulate, DDP by that of processes.
+        divided = TOKENS * self.trainer.accumulate_grad_batches * self.trainer.world_size
+        factor = divided / max(1, int(step["tokens"]))
         by_value = gradient_clip_algorithm == "value"
         limit = math.inf if by_value or not gradient_clip_val else gradient_clip_val
-        self._gradient_norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
+        self._gradient_norm = factor * torch.nn.utils.get_total_norm(gradients)
+        clipped = (limit / (self._gradient_norm + 1e-6)).clamp(max=1.0)
+        torch._foreach_mul_(gradients, factor * clipped)
         if by_value and gradient_clip_val:
             torch.nn.utils.clip_grad_value_(parameters, gradient_clip_val)
 
@@ -173,7 +196,7 @@ class TranslationModule(L.LightningModule):
         hook: the state saved after a step must know that the step was logged.
         """
         super().optimizer_step(*args, **kwargs)
-        self.stopwatch.lap()
+        self.stopwatch.lap(int(self._last_step["tokens"]))
         trainer = self.trainer
         step = trainer.global_step + 1  # Lightning counts the step when this returns
         if step % max(1, trainer.log_every_n_steps):  # type: ignore[attr-defined]
@@ -183,9 +206,10 @@ class TranslationModule(L.LightningModule):
         metrics["train/gradient_norm"] = float(self._gradient_norm)
         if self.gates is not None:
             metrics |= gate_metrics(self.gates)
-        if self._balance is not None:
-            metrics["train/balance_loss"] = float(self._balance)
-            metrics["train/active_heads"] = float(self._active_heads)
+        if "balance" in self._last_step:
+            tokens = max(1, int(self._last_step["tokens"]))
+            metrics["train/balance_loss"] = float(self._last_step["balance"]) / tokens
+            metrics["train/active_heads"] = float(self._last_step["active"]) / tokens
         self._since_log = Running()
         if trainer.is_global_zero and trainer.logger is not None:
             trainer.logger.log_metrics(metrics, step=step)
@@ -215,10 +239,9 @@ class TranslationModule(L.LightningModule):
         With gates also ``val/objective``, what the training makes small: the loss and the penalty
         of the gates; and how many heads are open.
         """
-        sums = self._validation.to(self.device, torch.float32)
-        if self.trainer.world_size > 1:
-            sums = self._sum_over_processes(sums)
-        loss, nll, objective, tokens = sums.tolist()
+        names = ("loss", "nll", "objective", "tokens")
+        sums = dict(zip(names, self._validation.tolist(), strict=True))
+        loss, nll, objective, tokens = map(float, self._over_processes(sums).values())
         if not tokens:
             return
         metrics = {"val/loss": loss / tokens, "val/perplexity": math.exp(min(nll / tokens, 50.0))}
@@ -226,10 +249,14 @@ class TranslationModule(L.LightningModule):
             metrics |= {"val/objective": objective / tokens, "val/open_heads": self._open_heads}
         self.report(metrics)
 
-    def _sum_over_processes(self, values: Tensor) -> Tensor:
-        gathered = self.all_gather(values)
+    def _over_processes(self, sums: dict[str, Any]) -> dict[str, Any]:
+        """The sums over all processes; every process asks at the same time, for the same names."""
+        if self.trainer.world_size == 1:
+            return sums
+        values = [torch.as_tensor(value, dtype=torch.float64) for value in sums.values()]
+        gathered = self.all_gather(torch.stack([value.to(self.device) for value in values]))
         assert isinstance(gathered, Tensor)
-        return gathered.sum(dim=0)
+        return dict(zip(sums, gathered.sum(dim=0).tolist(), strict=True))
 
     def report(self, metrics: dict[str, float]) -> None:
         """Give validation numbers to callbacks that watch them, and to TensorBoard."""
@@ -281,6 +308,11 @@ class TranslationModule(L.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take back the unfinished averages."""
         self._since_log = Running(**checkpoint["headlab"]["since_log"])
+
+
+def _derived(seed: int, number: int) -> int:
+    """A seed that has nothing to do with those of other numbers."""
+    return int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0])
 
 
 def check_balance(balance: float) -> None:

@@ -31,7 +31,8 @@ class Progress(RichProgressBar):
 
     The time left extends what the steps of this process took so far, validation included, and
     heeds `trainer.max_time`; so it is right after a resume, too. Loss and speed are means over
-    the last 50 batches; the speed leaves out validation.
+    the last 50 batches: the loss a target token, as `train/loss`, but of the batches of the process
+    that shows it; the speed that of all processes, without validation.
 
     Args:
         every_seconds: between two plain lines; the bar is refreshed twice a second.
@@ -46,7 +47,8 @@ class Progress(RichProgressBar):
         super().__init__(refresh_rate=4)
         self.every_seconds = every_seconds
         self._plain = False
-        self._window: deque[tuple[float, int, Any]] = deque(maxlen=50)  # seconds, tokens, loss
+        # seconds, tokens, sum of their losses
+        self._window: deque[tuple[float, int, torch.Tensor]] = deque(maxlen=50)
         self._started = self._last_batch = self._last_shown = 0.0
         self._first_step = 0
         self._steps: float = math.inf
@@ -78,8 +80,7 @@ class Progress(RichProgressBar):
     ) -> None:
         """Count the batch; its loss stays a tensor until it is shown, so that no step waits."""
         now = time.monotonic()
-        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        self._window.append((now - self._last_batch, batch.target_tokens, loss))
+        self._window.append((now - self._last_batch, batch.target_tokens, outputs["loss_sum"]))
         self._last_batch = now
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
         if self._plain and now - self._last_shown >= self.every_seconds:
@@ -173,8 +174,9 @@ class Progress(RichProgressBar):
         return {name: f"{float(value):.3f}" for name, value in latest if name.startswith("val/")}
 
     def _loss(self) -> float:
-        losses = [torch.as_tensor(loss).detach() for *_, loss in self._window if loss is not None]
-        return float(torch.stack(losses).float().mean()) if losses else math.nan
+        tokens = sum(tokens for _, tokens, _ in self._window)
+        losses = [loss for *_, loss in self._window]
+        return float(torch.stack(losses).sum()) / tokens if tokens else math.nan
 
     def _speed(self, trainer: pl.Trainer) -> float:
         seconds = sum(seconds for seconds, _, _ in self._window)

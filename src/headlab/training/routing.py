@@ -33,7 +33,7 @@ def active_share(model: Transformer, batch: Batch) -> Tensor:
     for layer, routing, real in _routed(model, batch):
         if layer.heads:
             routed = [i - layer.shared_heads for i in layer.kept if i >= layer.shared_heads]
-            picked = routing.chosen[real][:, routed].sum(dim=-1).float().mean()
+            picked = routing.chosen[real][:, routed].sum() / real.sum().clamp_min(1)
             shares.append((layer.heads - len(routed) + picked) / layer.heads)
     return torch.stack(shares).mean()
 

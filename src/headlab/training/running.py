@@ -2,15 +2,18 @@
 
 import math
 import time
+from collections.abc import Mapping
 
 from torch import Tensor
 
-from headlab.data.batches import Batch
 from headlab.heads.hard_concrete import HardConcreteGates
 
 
 class Running:
-    """Sums since the last log: kept as tensors, so that no step waits for their values."""
+    """Sums since the last log, over all processes.
+
+    Those of one process are kept as tensors, so that no step waits for their values.
+    """
 
     def __init__(
         self,
@@ -26,21 +29,22 @@ class Running:
         self.tokens, self.padding, self.batches = tokens, padding, batches
         self.started = time.perf_counter() - seconds
 
-    def add(self, batch: Batch, loss: Tensor, nll: Tensor) -> None:
-        """Count a batch; loss and likelihood are sums over its tokens."""
-        self.loss, self.nll = self.loss + loss, self.nll + nll
-        self.tokens += batch.target_tokens
-        self.padding += batch.padding_share
-        self.batches += 1
+    def add(self, step: Mapping[str, Tensor | float]) -> None:
+        """Count a step: its ``loss`` and ``nll``, sums over its ``tokens``, and its ``batches``."""
+        self.loss, self.nll = self.loss + step["loss"], self.nll + step["nll"]
+        self.tokens += int(step["tokens"])
+        self.padding += float(step["padding"])
+        self.batches += int(step["batches"])
 
     def metrics(self) -> dict[str, float]:
         """What is logged."""
         seconds = time.perf_counter() - self.started
+        tokens = max(1, self.tokens)
         return {
-            "train/loss": float(self.loss) / self.tokens,
-            "train/perplexity": math.exp(min(float(self.nll) / self.tokens, 50.0)),
+            "train/loss": float(self.loss) / tokens,
+            "train/perplexity": math.exp(min(float(self.nll) / tokens, 50.0)),
             "train/tokens_per_second": self.tokens / max(seconds, 1e-9),
-            "train/padding_share": self.padding / self.batches,
+            "train/padding_share": self.padding / max(1, self.batches),
         }
 
     def state(self) -> dict[str, float]:
@@ -56,26 +60,29 @@ class Running:
 
 
 class Stopwatch:
-    """Tokens a second of the training steps alone, without validation, pictures and checkpoints."""
+    """Tokens a second of the training steps alone, without validation, pictures and checkpoints.
+
+    The tokens are those of all processes.
+    """
 
     def __init__(self) -> None:
         self.tokens, self.seconds, self._since = 0, 0.0, 0.0
 
-    def start(self, tokens: int) -> None:
-        """A batch of so many target tokens begins."""
-        self.tokens += tokens
+    def start(self) -> None:
+        """A batch begins."""
         self._since = time.perf_counter()
 
-    def lap(self) -> None:
-        """Count the time since the last call."""
+    def lap(self, tokens: int = 0) -> None:
+        """Count the time since the last call, and the target tokens of a step that ends now."""
+        self.tokens += tokens
         now = time.perf_counter()
         self.seconds += now - self._since
         self._since = now
 
     @property
     def tokens_per_second(self) -> float | None:
-        """None before the first batch."""
-        return self.tokens / self.seconds if self.seconds else None
+        """None before the first step."""
+        return self.tokens / self.seconds if self.tokens and self.seconds else None
 
 
 def gate_metrics(gates: HardConcreteGates) -> dict[str, float]:
