@@ -79,9 +79,3 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch) -> None:
         replace_file(path, lambda file: file.write(b"new"))
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_written_file_has_ordinary_permissions(tmp_path) -> None:
-    replace_file(tmp_path / "made" / "file", lambda file: file.write(b"x"))
-    (tmp_path / "plain").write_bytes(b"x")
-    assert (tmp_path / "made" / "file").stat().st_mode == (tmp_path / "plain").stat().st_mode
