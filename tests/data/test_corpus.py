@@ -82,6 +82,34 @@ def test_damaged_cache_is_built_anew(corpus, harm):
     assert not list(folder.parent.glob(".making-*"))
 
 
+@pytest.mark.parametrize("name", ["report.json", "train/state.json", "train/*.arrow"])
+def test_any_byte_of_a_cache_counts(corpus, caplog, name):
+    """Right lengths and a sound frame around wrong bytes: nothing would notice but a checksum."""
+    whole = corpus.load()["train"].to_dict()
+    (path,) = corpus.cache_folder().glob(name)
+    for share, flip in ((0.2, False), (0.5, True), (0.8, False)):
+        good = path.read_bytes()
+        start = int(share * len(good))
+        old = good[start : start + 8]
+        path.write_bytes(
+            good[:start] + bytes(b ^ 1 if flip else 0 for b in old) + good[start + 8 :]
+        )
+        caplog.clear()
+        assert corpus.load()["train"].to_dict() == whole
+        assert corpus.reports["train"].read == 64
+        assert sum("damaged cache" in message for message in caplog.messages) == 1
+
+
+def test_a_cache_without_checksums_is_built_anew(corpus):
+    whole = corpus.load()["train"].to_dict()
+    report = corpus.cache_folder() / "report.json"
+    stored = json.loads(report.read_text())
+    del stored["checksums"], stored["checksum"]
+    report.write_text(json.dumps(stored))
+    assert corpus.load()["train"].to_dict() == whole
+    assert "checksums" in json.loads(report.read_text())
+
+
 def test_the_first_writer_wins(tmp_path):
     folder = tmp_path / "cache" / "c-1"
     write_cache(folder, made("first", 3))

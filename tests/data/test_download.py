@@ -50,6 +50,17 @@ def test_wrong_checksum_leaves_nothing(tmp_path, index):
     assert list(wheel.parent.iterdir()) == []
 
 
+def test_a_damaged_file_is_fetched_again(tmp_path, index, caplog):
+    wheel = tmp_path / "data" / NAME
+    fetch_wheel(wheel, "tinycatalog==1.0", 1000, index)
+    whole = wheel.read_bytes()
+    wheel.write_bytes(whole[:50] + bytes(50) + whole[100:])
+    caplog.clear()
+    fetch_wheel(wheel, "tinycatalog==1.0", 1000, index)
+    assert wheel.read_bytes() == whole
+    assert [r.levelname for r in caplog.records if NAME in r.getMessage()].count("WARNING") == 1
+
+
 def test_pip_failing_names_the_other_choices(tmp_path, index):
     wheel = tmp_path / "data" / "tinycatalog-2.0-py3-none-any.whl"
     with pytest.raises(HeadlabError, match=r"pip could not download .*data=files") as caught:

@@ -1,6 +1,7 @@
 import gzip
 import json
 import logging
+import os
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -96,7 +97,7 @@ def test_blank_sides_drop_the_pair_and_are_counted(load, tmp_path, caplog):
     assert load.report.read == 10
     assert load.report.dropped == {"blank side": 4}
     assert "train: 10 pairs read, 6 kept, 4 dropped (blank side 4)" in caplog.messages
-    assert not any(record.levelno > logging.INFO for record in caplog.records)
+    assert not any("HALF" in message for message in caplog.messages)
 
 
 def test_most_dropped_is_said_aloud(load, tmp_path, caplog):
@@ -123,6 +124,13 @@ def test_unequal_lengths_name_both_files_and_counts(build, tmp_path):
         ("p.jsonl", b'\n{"src": ', r"p\.jsonl, line 2: not JSON"),
         ("p.jsonl", b'["a", "b"]', r"p\.jsonl, line 1: an object"),
         ("p.jsonl", b'{"src": "a", "tgt": "\\ud800"}', r"line 1: holds half a surrogate"),
+        ("p.jsonl", b"{}\n" + b"[" * 200_000, r"p\.jsonl, line 1: no columns"),
+        ("p.jsonl", b"\n" + b"[" * 200_000, r"p\.jsonl, line 2: .* nested too deeply"),
+        ("p.jsonl", b'{"src":' * 100_000, r"p\.jsonl, line 1: .* nested too deeply"),
+        ("p.jsonl", b'{"src": "a", "tgt": NaN}', r'line 1: "tgt" is nan, a text was expected'),
+        ("p.jsonl", b'{"src": "a", "src": "b", "tgt": "c"}', r'line 1: .*key "src" stands twice'),
+        ("p.jsonl", b'{"src": "a", "tgt": ' + b"9" * 9999 + b"}", r'line 1: "tgt" is inf, a text'),
+        ("p.tsv", b"src\ttgt\ttgt\na\tb\tc\n", r'p\.tsv, line 1: 2 columns are named "tgt"'),
         ("p.parquet", b"PAR1 not really", r"data\.train=.*p\.parquet: not a Parquet file"),
         ("p.csv", b"a,b\n", r"data\.train=.*p\.csv: what \.csv ending holds"),
         ("p.tsv", b"", r"nothing to use in the split train: 0 pairs read"),
@@ -156,14 +164,53 @@ def test_columns(load, tmp_path):
     assert load(wide, source_column="en", target_column="id") == [("one", "1")]
     nested = write(tmp_path / "n.jsonl", '{"translation": {"fr": "un", "en": "one"}, "id": 3}')
     assert load(nested, source="en", target="fr") == [("one", "un")]
-    with pytest.raises(HeadlabError, match=r'no columns "x" and "y", the first row holds id, fr'):
+    with pytest.raises(HeadlabError, match=r'no columns "x" and "y", there are id, fr'):
         load(wide, source_column="x", target_column="y")
     with pytest.raises(HeadlabError, match="give both or neither"):
         load(wide, source_column="x")
 
 
-def test_tsv_without_header_reads_the_first_two_columns(load, tmp_path):
-    assert load(write(tmp_path / "p.tsv", "a\tb\t0.9\nc\td\t0.8\n")) == [("a", "b"), ("c", "d")]
+@pytest.mark.parametrize("first", ["id\tenglish\tfrench", "a\tb\t0.9"])
+def test_tsv_with_more_columns_says_which_it_takes(load, tmp_path, caplog, first):
+    given = write(tmp_path / "p.tsv", f"{first}\nc\td\t0.8\n")
+    for _ in range(2):  # also when the cache is read
+        caplog.clear()
+        assert load(given) == [tuple(first.split("\t")[:2]), ("c", "d")]
+        (said,) = (r.getMessage() for r in caplog.records if "train: p.tsv" in r.getMessage())
+        for name in ("3 columns", *map(repr, first.split("\t")[:2]), "data.source_column"):
+            assert name in said
+    caplog.clear()
+    load(write(tmp_path / "q.tsv", "a\tb\nc\td\n"))
+    assert not any("columns" in message for message in caplog.messages)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(),
+        pa.binary_view(), pa.dictionary(pa.int32(), pa.string()), pa.null(),
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("name", ["files", "hub"])
+def test_parquet_columns_that_hold_text(build, tmp_path, kind, nested, name):
+    words = [None if pa.types.is_null(kind) else f"é {word}" for word in WORDS]
+    columns = {"src": pa.array(WORDS), "tgt": pa.array(words).cast(kind)}
+    if nested:
+        whole = pa.StructArray.from_arrays(list(columns.values()), names=list(columns))
+        columns = {"translation": whole}
+    (tmp_path / "set").mkdir()
+    path = str(tmp_path / "set" / "train.parquet")
+    parquet.write_table(pa.table(columns), path)
+    given = {"train": path} if name == "files" else {"path": str(tmp_path / "set")}
+    corpus = build(name, **given, source="src", target="tgt")
+    if pa.types.is_null(kind):
+        with pytest.raises(HeadlabError, match=r"nothing to use .*blank side 64"):
+            corpus.load()
+        return
+    found = {row["source"]: row["target"] for split in corpus.load().values() for row in split}
+    assert found == dict(zip(WORDS, words, strict=True))
 
 
 def test_parquet_columns_must_hold_text(load, tmp_path):
@@ -174,6 +221,44 @@ def test_parquet_columns_must_hold_text(load, tmp_path):
     parquet.write_table(pa.table({"src": ["a"], "tgt": [7]}), path)
     with pytest.raises(HeadlabError, match=r'column "tgt" holds int64, text was expected'):
         load(path)
+    parquet.write_table(pa.table({"src": ["a"], "tgt": [b"caf\xe9"]}), path)
+    with pytest.raises(HeadlabError, match=r'column "tgt", row 1: not UTF-8 \(byte 0xe9\)'):
+        load(path)
+    parquet.write_table(pa.table([["a"], ["b"], ["c"]], names=["src", "tgt", "src"]), path)
+    with pytest.raises(HeadlabError, match=r'2 columns are named "src"'):
+        load(path)
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_pipe_is_refused(build, tmp_path, split):
+    """It would be read for its checksum and be empty afterwards."""
+    good = write(tmp_path / "p.tsv", "a\tb\n")
+    reading, writing = os.pipe()
+    os.write(writing, b"a\tb\n")
+    os.mkfifo(tmp_path / "named")
+    try:
+        for pipe in (f"/dev/fd/{reading}", str(tmp_path / "named")):
+            given = {"train": good, "format": "tsv", split: pipe}
+            with pytest.raises(HeadlabError, match=rf"data\.{split}={pipe}: a pipe"):
+                build("files", **given).load()
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def test_splits_that_hold_what_was_trained_on_are_named(build, tmp_path, caplog):
+    rows = [f"{word}\tx\n" for word in WORDS]
+    train = write(tmp_path / "train.tsv", "".join(rows))
+    apart = write(tmp_path / "apart.tsv", "other\ty\n" * 10)
+    most = write(tmp_path / "most.tsv", "".join(rows[:6]) + "other\ty\n" * 5)
+    half = write(tmp_path / "half.tsv", "".join(rows[:5]) + "other\ty\n" * 5)
+    for test, said in ((train, "64 of its 64"), (most, "6 of its 11"), (half, ""), (apart, "")):
+        for _ in range(2):
+            caplog.clear()
+            build("files", train=train, validation=apart, test=test).load()
+            warned = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+            assert len(warned) == bool(said)
+            assert all(said in message and "data.test" in message for message in warned)
 
 
 def test_format_may_be_set_when_the_name_does_not_say(load, tmp_path):

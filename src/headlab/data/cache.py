@@ -1,6 +1,7 @@
 """Corpora on the disk: Arrow files in folders that appear whole or not at all."""
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -10,9 +11,10 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headlab.data.pairs import SPLITS, Pair, SplitReport
+from headlab.data.text import sha256_of
 from headlab.errors import HeadlabError
 
 if TYPE_CHECKING:
@@ -23,12 +25,24 @@ logger = logging.getLogger("headlab")
 ABANDONED_AFTER_SECONDS = 24 * 3600
 
 
-def read_cache(folder: Path) -> tuple["DatasetDict", dict[str, SplitReport]] | None:
-    """The splits and reports stored in `folder`; None when it is absent or damaged."""
+def read_cache(
+    folder: Path, warn: bool = True
+) -> tuple["DatasetDict", dict[str, SplitReport]] | None:
+    """The splits and reports stored in `folder`; None when it is absent, damaged or too old to
+    hold checksums.
+
+    Every file is compared with its checksum: a copy broken off, or a disk that gives back other
+    bytes, would not show in the lengths.
+    """
     from datasets import DatasetDict, load_from_disk
 
     try:
         stored = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        if "checksums" not in stored:
+            return None
+        checksum = stored.pop("checksum")
+        if checksum != _checksum(stored) or stored["checksums"] != _checksums(folder):
+            raise ValueError("other bytes than were written")
         reports = {split: SplitReport(**stored[split]) for split in SPLITS}
         with quiet_datasets():
             splits = load_from_disk(str(folder))
@@ -40,7 +54,8 @@ def read_cache(folder: Path) -> tuple["DatasetDict", dict[str, SplitReport]] | N
         return None
     # Whatever a damaged folder makes the readers raise, the remedy is the same: build it anew.
     except Exception as error:
-        logger.warning("%s: damaged cache (%s), built anew", folder, type(error).__name__)
+        if warn:
+            logger.warning("%s: damaged cache (%s), built anew", folder, type(error).__name__)
         return None
     return splits, reports
 
@@ -70,18 +85,34 @@ def write_cache(folder: Path, made: Mapping[str, tuple[list[Pair], SplitReport]]
         whole = temporary / "whole"
         with quiet_datasets():
             splits.save_to_disk(str(whole))
-        reports = {split: asdict(made[split][1]) for split in SPLITS}
-        (whole / "report.json").write_text(json.dumps(reports, indent=1), encoding="utf-8")
+        stored: dict[str, Any] = {split: asdict(made[split][1]) for split in SPLITS}
+        stored["checksums"] = _checksums(whole)
+        stored["checksum"] = _checksum(stored)
+        (whole / "report.json").write_text(json.dumps(stored, indent=1), encoding="utf-8")
         try:
             os.replace(whole, folder)
         except OSError:
             # A folder of that name is there already: another run's whole one, or a damaged one.
-            if read_cache(folder) is None:
+            if read_cache(folder, warn=False) is None:
                 # Yet another run may be clearing the damage too; whoever is last changes nothing.
                 with contextlib.suppress(FileNotFoundError):
                     os.replace(folder, temporary / "damaged")
                 with contextlib.suppress(OSError):
                     os.replace(whole, folder)
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    """The sha256 of every file of a cached corpus but its report."""
+    return {
+        path.relative_to(folder).as_posix(): sha256_of(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path != folder / "report.json"
+    }
+
+
+def _checksum(stored: Mapping[str, Any]) -> str:
+    """The sha256 of the report itself."""
+    return hashlib.sha256(json.dumps(stored, sort_keys=True).encode()).hexdigest()
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from headlab.data.cache import read_cache, write_cache
-from headlab.data.pairs import SPLITS, Pair, SplitReport, format_report
+from headlab.data.pairs import SPLITS, Pair, SplitReport, format_report, note_shared
 from headlab.data.text import is_blank
 from headlab.errors import HeadlabError
 
@@ -93,6 +93,8 @@ class Corpus(ABC):
             logger.info(format_report(split, report))
             if report.kept * 2 < report.read and not self.drops_most:
                 logger.warning("%s: MORE THAN HALF OF THE PAIRS ARE DROPPED, see above", split)
+            for note in report.notes:
+                logger.warning("%s: %s", split, note)
         if self.limit is not None and self.limit < len(splits["train"]):
             logger.info("train: the first %s pairs only (data.limit)", f"{self.limit:,}")
             splits["train"] = splits["train"].select(range(self.limit))
@@ -107,6 +109,7 @@ class Corpus(ABC):
                     f"data={self.name} {self.source}-{self.target}: nothing to use in the split "
                     f"{format_report(split, report)}; give a corpus with more text"
                 )
+        note_shared(made)
         write_cache(folder, made)
         loaded = read_cache(folder)
         if loaded is None:

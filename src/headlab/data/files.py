@@ -1,27 +1,16 @@
 """The user's own files: TSV, JSON lines, Parquet, or two line-aligned text files."""
 
-import io
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from headlab.data.columns import ColumnNames, TextOrNone
+from headlab.data.columns import ColumnNames
 from headlab.data.corpus import Corpus, absolute_path, checked_share
 from headlab.data.pairs import SPLITS, Pair, SplitReport
 from headlab.data.splits import complete
-from headlab.data.text import is_blank, read_bytes, read_lines, sha256_of
+from headlab.data.tables import FORMATS, Note, Rows, ending_of, read_jsonl, read_parquet, read_tsv
+from headlab.data.text import read_lines, sha256_of
 from headlab.errors import HeadlabError
-
-FORMATS = {
-    ".tsv": "tsv",
-    ".tab": "tsv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".parquet": "parquet",
-}
-
-Rows = Iterator[tuple[TextOrNone, TextOrNone]]
 
 
 class Files(Corpus):
@@ -88,7 +77,12 @@ class Files(Corpus):
 
     def read(self) -> dict[str, tuple[list[Pair], SplitReport]]:
         """Reads every file given, and holds out what was not given."""
-        return complete({split: self._rows(split) for split in self.paths}, self.shares)
+        notes: dict[str, list[str]] = {split: [] for split in self.paths}
+        found = {split: self._rows(split, notes[split].append) for split in self.paths}
+        made = complete(found, self.shares)
+        for split, some in notes.items():
+            made[split][1].notes += some
+        return made
 
     def _format(self, split: str) -> str:
         paths = self.paths[split]
@@ -96,8 +90,7 @@ class Files(Corpus):
             return "text"
         if self.format is not None:
             return self.format
-        endings = [ending.lower() for ending in paths[0].suffixes if ending.lower() != ".gz"]
-        ending = endings[-1] if endings else ""
+        ending = ending_of(paths[0])
         if ending not in FORMATS:
             raise HeadlabError(
                 f"data.{split}={paths[0]}: what {ending or 'no'} ending holds is not known; set "
@@ -105,74 +98,14 @@ class Files(Corpus):
             )
         return FORMATS[ending]
 
-    def _rows(self, split: str) -> Rows:
+    def _rows(self, split: str, note: Note) -> Rows:
         kind, paths, key = self._format(split), self.paths[split], f"data.{split}"
         if kind == "text":
             return read_aligned(paths[0], paths[1], key)
         if kind == "tsv":
-            return self._tsv(paths[0], key)
-        return self._jsonl(paths[0], key) if kind == "jsonl" else self._parquet(paths[0], key)
-
-    def _tsv(self, path: Path, key: str) -> Rows:
-        """Cells end at tabs, rows at line ends, and every other character is text."""
-        first, second, width = 0, 1, 0
-        for number, line in enumerate(read_lines(path, key), start=1):
-            cells = line.split("\t")
-            if len(cells) == 1 and is_blank(line):
-                yield None, None
-                continue
-            if not width:
-                width = len(cells)
-                named = {self.columns.source, self.columns.target} <= set(cells)
-                if self.columns.given and not named:
-                    raise HeadlabError(
-                        f'{path}, line {number}: no columns "{self.columns.source}" and '
-                        f'"{self.columns.target}", the first row holds {", ".join(cells)[:120]}'
-                    )
-                if named:
-                    first, second = (
-                        cells.index(name) for name in (self.columns.source, self.columns.target)
-                    )
-                    continue
-                if width < 2:
-                    raise HeadlabError(
-                        f"{path}, line {number}: no tab between source and target; is it TSV?"
-                    )
-            if len(cells) != width:
-                raise HeadlabError(
-                    f"{path}, line {number}: {len(cells)} columns where the first row has {width}; "
-                    "tabs must stand between columns only"
-                )
-            yield cells[first], cells[second]
-
-    def _jsonl(self, path: Path, key: str) -> Rows:
-        for number, line in enumerate(read_lines(path, key), start=1):
-            where = f"{path}, line {number}"
-            if is_blank(line):
-                yield None, None
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise HeadlabError(f"{where}: not JSON ({error})") from None
-            if not isinstance(row, dict):
-                raise HeadlabError(f"{where}: an object {{...}} was expected on every line")
-            pair = self.columns.row(row, where)
-            # "\\ud800" is half a character: JSON lets it be written, no encoding can store it.
-            if any("\ud800" <= letter <= "\udfff" for text in pair for letter in text or ""):
-                raise HeadlabError(f"{where}: holds half a surrogate pair (\\ud800 to \\udfff)")
-            yield pair
-
-    def _parquet(self, path: Path, key: str) -> Rows:
-        import pyarrow as pa
-        import pyarrow.parquet as parquet
-
-        try:
-            table = parquet.read_table(io.BytesIO(read_bytes(path, key)))
-        except (pa.ArrowException, OSError) as error:
-            reason = " ".join(str(error).split())
-            raise HeadlabError(f"{key}={path}: not a Parquet file ({reason})") from None
-        return self.columns.table(table, str(path))
+            return read_tsv(paths[0], self.columns, key, note)
+        read = read_jsonl if kind == "jsonl" else read_parquet
+        return read(paths[0], self.columns, key)
 
 
 def read_aligned(source: Path, target: Path, key: str) -> Rows:

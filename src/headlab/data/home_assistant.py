@@ -164,7 +164,7 @@ def read_catalogs(wheel: Path, *languages: str) -> list[dict[tuple[str, ...], st
                 }
                 for language in languages
             ]
-    except (zipfile.BadZipFile, ValueError, OSError) as error:
+    except (zipfile.BadZipFile, ValueError, OSError, RecursionError) as error:
         raise HeadlabError(f"{wheel}: broken wheel ({error}); delete it and run again") from None
 
 

@@ -1,21 +1,30 @@
 """Data sets of the Hugging Face hub, or folders that the datasets library can read."""
 
 import contextlib
-from collections.abc import Iterator
+import glob
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headlab.data.cache import quiet_datasets
+from headlab.data.cache import quiet_datasets, temporary_folder
 from headlab.data.columns import ColumnNames, TextOrNone
 from headlab.data.corpus import Corpus, absolute_path, checked_share, checked_text
 from headlab.data.pairs import Pair, SplitReport
 from headlab.data.splits import complete
+from headlab.data.tables import Rows, read_csv, read_json, read_parquet, read_tsv
+from headlab.data.text import sha256_of
 from headlab.errors import HeadlabError
 
 if TYPE_CHECKING:
-    from datasets import DatasetDict
+    from datasets import DatasetBuilder
 
 NETWORK_SECONDS = 5.0
+KEY = "data.path"
+
+# Endings of files that only the library unpacks.
+PACKED = {".zip", ".bz2", ".xz", ".zst", ".lz4", ".7z", ".tar"}
 
 # What data sets call their splits.
 ALIASES = {
@@ -42,7 +51,7 @@ class Hub(Corpus):
     """
 
     name = "hub"
-    version = 1
+    version = 2
 
     def __init__(
         self,
@@ -73,11 +82,16 @@ class Hub(Corpus):
         self.folder = folder if folder.is_dir() else None
 
     def identity(self) -> dict[str, Any]:
-        """Options; for a local folder also names, sizes and times of its files."""
-        files = sorted(self.folder.rglob("*")) if self.folder else []
+        """Options; a local folder by the content of its files, one on the hub by its name."""
+        content: Any = self.path
+        if self.folder is not None:
+            content = [
+                (name, sha256_of(self.folder / name, "data.path"))
+                for name in sorted(glob.glob("**", root_dir=self.folder, recursive=True))
+                if (self.folder / name).is_file()
+            ]
         return {
-            "path": str(self.folder or self.path),
-            "files": [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files],
+            "content": content,
             "config": self.config,
             "revision": self.revision,
             "columns": (self.columns.given, self.columns.source, self.columns.target),
@@ -86,58 +100,102 @@ class Hub(Corpus):
 
     def read(self) -> dict[str, tuple[list[Pair], SplitReport]]:
         """Loads the data set, takes its pairs, and holds out the splits that it lacks."""
-        place = str(self.folder or self.path)
-        loaded = load_from_hub(
-            place,
-            config=self.config,
-            languages=(self.source, self.target),
-            revision=self.revision,
-            cache=self.root / "hub",
-        )
-        found = hub_splits(loaded, place, self.columns)
-        return complete(found, self.shares)
+        options: Any = {"config": self.config, "languages": (self.source, self.target)}
+        cache = self.root / "hub"
+        if self.folder is None:
+            found = load_from_hub(
+                self.path, self.columns, **options, revision=self.revision, cache=cache
+            )
+            return complete(found, self.shares)
+        # The library's own cache goes by names, sizes and times: what it makes here is not kept.
+        with temporary_folder(cache, "local") as cache, quiet_datasets():
+            found = load_from_hub(
+                str(self.folder), self.columns, **options, revision=None, cache=cache
+            )
+            return complete(found, self.shares)
 
 
 def load_from_hub(
     path: str,
+    columns: ColumnNames,
     *,
     config: str | None,
     languages: tuple[str, str],
     revision: str | None,
     cache: Path,
-) -> "DatasetDict":
-    """All splits of a data set on the hub or in a local folder.
+) -> dict[str, Iterable[tuple[TextOrNone, TextOrNone]]]:
+    """The pairs of those of the three splits that a data set has, whatever it calls them.
+
+    Args:
+        path: its name on the hub, or a local folder.
+        columns: where the texts stand.
+        config, languages, revision: see ``Hub``.
+        cache: for what the library makes of it.
 
     Raises HeadlabError, within seconds when there is no network, for whatever stands in the way.
     """
-    from datasets import DatasetDict, load_dataset
+    from datasets import load_dataset_builder
 
     local = Path(path).is_dir()
     if not local:
         _look_up(path, revision)
-    with _one_line(path), quiet_datasets() if local else contextlib.nullcontext():
+    with _one_line(path, cache, local):
         chosen = config if local else _config(path, config, languages, revision)
-        loaded = load_dataset(path, chosen, revision=revision, cache_dir=str(cache))
-    if not isinstance(loaded, DatasetDict):
-        raise HeadlabError(f"data.path={path}: a data set with splits was expected")
-    return loaded
+        options: Any = {"revision": revision, "cache_dir": str(cache)}
+        builder = load_dataset_builder(path, chosen, **options)
+        files = _files(builder)
+        if local and (read := _reader(builder, files, columns)):
+            return {
+                split: chain.from_iterable(map(read, files[name]))
+                for split, name in _named(path, files).items()
+            }
+        if builder.name == "csv":  # texts as they are: no word means "missing", none is a number
+            options["converters"] = dict.fromkeys((columns.source, columns.target), str)
+            builder = load_dataset_builder(path, chosen, **options, keep_default_na=False)
+        builder.download_and_prepare()
+        loaded: Any = builder.as_dataset()
+    return {
+        split: columns.table(loaded[name].with_format("arrow")[:], f"{path}, {name}")
+        for split, name in _named(path, loaded).items()
+    }
 
 
-def hub_splits(
-    loaded: "DatasetDict", path: str, columns: ColumnNames
-) -> dict[str, Iterator[tuple[TextOrNone, TextOrNone]]]:
-    """The pairs of those of the three splits that the data set has, whatever it calls them."""
+def _files(builder: "DatasetBuilder") -> dict[str, list[Path]]:
+    """The files of each split of a data set that is made of files."""
+    found: Any = builder.config.data_files or {}
+    return {str(split): list(map(Path, files)) for split, files in found.items()}
+
+
+def _reader(
+    builder: "DatasetBuilder", files: Mapping[str, Sequence[Path]], columns: ColumnNames
+) -> Callable[[Path], Rows] | None:
+    """What reads the files of a local data set; None where it takes the library."""
+    settings: Any = builder.config
+    endings = {file.suffix.lower() for some in files.values() for file in some}
+    if endings & PACKED:
+        return None
+    if builder.name == "csv":
+        usual = type(settings)(sep=settings.sep)
+        if settings.pd_read_csv_kwargs != usual.pd_read_csv_kwargs or len(settings.sep) != 1:
+            return None
+        if settings.sep == "\t":
+            return partial(read_tsv, columns=columns, key=KEY, header=True)
+        return partial(read_csv, columns=columns, key=KEY, separator=settings.sep)
+    if builder.name == "json" and getattr(settings, "field", None) is None:
+        return partial(read_json, columns=columns, key=KEY)
+    return partial(read_parquet, columns=columns, key=KEY) if builder.name == "parquet" else None
+
+
+def _named(path: str, there: Iterable[str]) -> dict[str, str]:
+    """Split -> what the data set calls it, of those that it has."""
+    there = list(map(str, there))
     names = {
-        split: next((alias for alias in aliases if alias in loaded), None)
+        split: next((alias for alias in aliases if alias in there), None)
         for split, aliases in ALIASES.items()
     }
     if names["train"] is None:
-        raise HeadlabError(f"data.path={path}: no train split, there are {', '.join(loaded)}")
-    return {
-        split: columns.table(loaded[name].with_format("arrow")[:], f"{path}, {name}")
-        for split, name in names.items()
-        if name is not None
-    }
+        raise HeadlabError(f"data.path={path}: no train split, there are {', '.join(there)}")
+    return {split: name for split, name in names.items() if name is not None}
 
 
 def _look_up(path: str, revision: str | None) -> None:
@@ -200,7 +258,7 @@ def choose_config(path: str, known: list[str], languages: tuple[str, str]) -> st
 
 
 @contextlib.contextmanager
-def _one_line(path: str) -> Iterator[None]:
+def _one_line(path: str, cache: Path, local: bool) -> Iterator[None]:
     """Turns what the loader raises, of a dozen unrelated classes, into one line."""
     try:
         yield
@@ -210,4 +268,5 @@ def _one_line(path: str) -> Iterator[None]:
         raise HeadlabError(_no_network(path, error)) from error
     except Exception as error:
         reason = " ".join(str(error.__cause__ or error).split())[:240]
-        raise HeadlabError(f"data.path={path}: cannot be loaded ({reason})") from error
+        hint = "" if local or not cache.is_dir() else f"; if {cache} may be damaged, delete it"
+        raise HeadlabError(f"data.path={path}: cannot be loaded ({reason}){hint}") from error

@@ -6,7 +6,7 @@ from typing import Any
 from headlab.data.columns import ColumnNames
 from headlab.data.corpus import Corpus, absolute_path, checked_text
 from headlab.data.files import read_aligned
-from headlab.data.hub import hub_splits, load_from_hub
+from headlab.data.hub import load_from_hub
 from headlab.data.pairs import Pair, SplitReport, keep_visible
 from headlab.data.text import sha256_of
 from headlab.errors import HeadlabError
@@ -72,15 +72,14 @@ class Multi30k(Corpus):
     def read(self) -> dict[str, tuple[list[Pair], SplitReport]]:
         """Reads the three splits; pairs with a blank side are dropped."""
         if self.folder is None:
-            loaded = load_from_hub(
+            found = load_from_hub(
                 HUB_NAME,
+                ColumnNames(self.source, self.target, None, None),
                 config=None,
                 languages=(self.source, self.target),
                 revision=None,
                 cache=self.root / "hub",
             )
-            columns = ColumnNames(self.source, self.target, None, None)
-            found = hub_splits(loaded, HUB_NAME, columns)
             return {split: keep_visible(pairs) for split, pairs in found.items()}
         names = {"train": "train", "validation": "val", "test": self.test_split}
         return {

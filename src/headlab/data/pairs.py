@@ -1,6 +1,6 @@
 """Sentence pairs, and the account of how many of them were kept."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headlab.data.text import is_blank
@@ -12,11 +12,15 @@ Pair = tuple[str, str]
 
 @dataclass
 class SplitReport:
-    """How many pairs of one split were read, how many kept, and why the others were dropped."""
+    """How many pairs of one split were read, how many kept, and why the others were dropped.
+
+    ``notes`` are warnings about what was read; every run that uses the split shows them.
+    """
 
     read: int = 0
     kept: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     def drop(self, reason: str, count: int = 1) -> None:
         """Counts `count` pairs as dropped for `reason`."""
@@ -52,3 +56,16 @@ def keep_visible(
             kept.append((source, target))
     report.kept = len(kept)
     return kept, report
+
+
+def note_shared(made: Mapping[str, tuple[Sequence[Pair], SplitReport]]) -> None:
+    """Notes where most of what a model is to be measured on is what it has trained on."""
+    known = set(made["train"][0])
+    for split in ("validation", "test"):
+        pairs, report = made[split]
+        shared = sum(pair in known for pair in pairs)
+        if shared * 2 > len(pairs):
+            report.notes.append(
+                f"{shared:,} of its {len(pairs):,} pairs stand in train as well: scores on it show "
+                f"what was learnt by heart; give other pairs, data.{split}"
+            )

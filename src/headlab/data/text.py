@@ -9,6 +9,7 @@ at ``\\n`` or ``\\r\\n`` and nowhere else.
 import gzip
 import hashlib
 import re
+import stat
 import unicodedata
 import zlib
 from collections.abc import Iterator
@@ -75,9 +76,19 @@ def read_bytes(path: str | Path, key: str | None = None) -> bytes:
 
 
 def sha256_of(path: str | Path, key: str | None = None) -> str:
-    """The sha256 of a file's bytes as they lie on the disk, in hexadecimal; errors as above."""
-    with _named_errors(Path(path), key), Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """The sha256 of a file's bytes as they lie on the disk, in hexadecimal; errors as above.
+
+    Who asks for it reads the file again afterwards, so a pipe is refused: it would be empty then.
+    """
+    path = Path(path)
+    with _named_errors(path, key) as where:
+        kind = path.stat().st_mode
+        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+            raise HeadlabError(
+                f"{where}: a pipe or a device can be read only once; save it as a file first"
+            )
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager
