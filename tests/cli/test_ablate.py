@@ -285,7 +285,7 @@ MISTAKES = [
     (["lowercase=None"], r"lowercase=None is the text 'None' here; write lowercase=null"),
     (["significance.level=2"], r"significance\.level=2 must lie between 0 and 1"),
     (["significance.resamples=50"], r"significance\.resamples=50: .* use at least 100"),
-    (["significance.seed=0"], r"significance\.seed=0 must lie between 1 and"),
+    (["significance.seed=-1"], r"significance\.seed=-1 must lie between 0 and"),
     (["figures.dpi=0"], r"figures\.dpi=0 must lie between 20 and 600"),
     (["threads=0"], r"threads=0 must lie between 1 and 1024"),
     (["device=gpu9"], r"device=gpu9: not available here"),

@@ -55,30 +55,132 @@ def test_two_outputs_of_the_same_quality_do_not_differ(references: list[str]) ->
 
 
 def test_the_p_value_of_bleu_is_sacrebleus(references: list[str], monkeypatch) -> None:
+    """Its approximate randomisation draws the same swaps from the same seed."""
     from sacrebleu.metrics import BLEU
     from sacrebleu.significance import PairedTest
 
     one, other = noisy(references, 0.30, 1), noisy(references, 0.31, 4)
+    # Ours draws no swap for sentences that come out alike, so leave out those.
+    own = [
+        significance._statistics(texts, references, True, "13a").tolist() for texts in (one, other)
+    ]
+    kept = [i for i, (a, b) in enumerate(zip(*own, strict=True)) if a != b]
+    sides = [[texts[i] for i in kept] for texts in (one, other, references)]
     monkeypatch.setenv("SACREBLEU_SEED", "7")
-    systems = [("one", one), ("other", other)]
-    test = PairedTest(systems, {"BLEU": BLEU(lowercase=True)}, [references], "bs", 150)
+    systems = [("one", sides[0]), ("other", sides[1])]
+    test = PairedTest(systems, {"BLEU": BLEU(lowercase=True)}, [sides[2]], "ar", 300)
     expected = test()[1]["BLEU"][1].p_value
-    options = {"lowercase": True, "tokenize": "13a", "resamples": 150}
-    assert bleu_p_value(one, other, references, **options, seed=7) == expected
+    monkeypatch.delenv("SACREBLEU_SEED")
+    found = bleu_p_value(*sides, lowercase=True, tokenize="13a", resamples=300, seed=7)
+    assert found == expected
     assert 0.01 < expected < 0.99
 
 
-@pytest.mark.parametrize("before", [None, "55"])
-def test_the_environment_is_left_as_it_was(references, monkeypatch, caplog, before) -> None:
-    monkeypatch.delenv("SACREBLEU_SEED", raising=False)
-    if before is not None:
-        monkeypatch.setenv("SACREBLEU_SEED", before)
-    level = logging.getLogger("sacrebleu").level
-    with caplog.at_level(logging.INFO):
-        bleu_p_value(references, references, references, **OPTIONS)
-    assert os.environ.get("SACREBLEU_SEED") == before
-    assert logging.getLogger("sacrebleu").level == level
+def test_bleu_of_sums_is_sacrebleus() -> None:
+    from sacrebleu.metrics import BLEU
+
+    draw = np.random.default_rng(0)
+    rows = []
+    for scale in (1, 2, 3, 10, 1000) * 40:  # few words: n-grams that are never right, or missing
+        total = np.sort(draw.integers(0, 2 * scale, 4))[::-1]
+        right = np.minimum(np.sort(draw.integers(0, 2 * scale, 4))[::-1], total)
+        rows.append([total[0], draw.integers(1, 2 * scale + 1), *right, *total])
+    table = np.array(rows, dtype=np.float64)
+    found = significance._bleu(table)
+    expected = [
+        BLEU.compute_bleu(
+            list(row[2:6]), list(row[6:]), int(row[0]), int(row[1]), smooth_method="exp"
+        ).score
+        for row in table
+    ]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    assert 0 < sum(value == 0 for value in expected) < len(expected)
+
+
+def test_nothing_of_the_process_is_touched(references, monkeypatch, caplog) -> None:
+    """Other threads may be at work: no environment variable, no logger's level."""
+
+    def never(*_: object) -> None:
+        raise AssertionError("the environment was changed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(os.environ), "__setitem__", never)
+        patch.setattr(logging.Logger, "setLevel", never)
+        bleu_p_value(references, noisy(references, 0.1, 3), references, **OPTIONS)
     assert not caplog.records
+
+
+def exact_bleu(one: list[str], other: list[str], references: list[str]) -> float:
+    """The share of all ways to swap sentences, with sacreBLEU's own scores."""
+    from sacrebleu.metrics import BLEU
+
+    score = BLEU(force=True).corpus_score
+    found = []
+    for swaps in itertools.product((False, True), repeat=len(one)):
+        sides = [
+            [b if swap != turned else a for a, b, swap in zip(one, other, swaps, strict=True)]
+            for turned in (False, True)
+        ]
+        first, second = (score(side, [references]).score for side in sides)
+        found.append(abs(first - second))
+    return float((np.array(found) >= found[0] - 1e-9).mean())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_few_sentences_are_tested_exactly(references: list[str], seed: int) -> None:
+    some = references[:7]
+    one, other = noisy(some, 0.2, seed), noisy(some, 0.5, seed + 9)
+    expected = exact_bleu(one, other, some)
+    assert bleu_p_value(one, other, some, **OPTIONS) == pytest.approx(expected, abs=1e-12)
+    change = 10 * np.random.default_rng(seed).normal(size=7)
+    p = likelihood_p_value(np.zeros(7), change, resamples=64, seed=1)
+    assert p == pytest.approx(exact(change), abs=1e-12)
+
+
+def test_what_so_few_sentences_can_show(references: list[str]) -> None:
+    """Seven sentences that are all better give 2 of 128 swappings: no star at 0.01."""
+    for n, p in ((1, 1.0), (2, 0.5), (7, 1 / 64), (8, 1 / 128)):
+        some = references[:n]
+        worse = [f"{text} x y z" for text in some]
+        assert bleu_p_value(some, worse, some, **OPTIONS) == p
+        assert likelihood_p_value(np.zeros(n), np.arange(n) + 1.0, resamples=200, seed=1) == p
+
+
+def alike(n: int, draw: random.Random) -> tuple[list[str], list[str], list[str]]:
+    """Two models of the same quality, which agree on half of n sentences, and the references."""
+    texts = [" ".join(draw.choices(WORDS, k=draw.randint(5, 20))) for _ in range(n)]
+    one, other = (noisy(texts, 0.2, draw.randrange(2**30)) for _ in range(2))
+    return one, [a if draw.random() < 0.5 else b for a, b in zip(one, other, strict=True)], texts
+
+
+def shares(n: int, trials: int, resamples: int) -> tuple[float, float]:
+    """How often models that are alike get p < 0.01, and p < 0.1."""
+    draw, found = random.Random(n), []
+    for i in range(trials):
+        pair = alike(n, draw)
+        options = {"lowercase": False, "tokenize": "13a", "resamples": resamples}
+        found.append(bleu_p_value(*pair, **options, seed=i + 1))
+    return float(np.mean(np.array(found) < 0.01)), float(np.mean(np.array(found) < 0.1))
+
+
+def most(level: float, trials: int) -> float:
+    """As often as a share of ``level`` comes out, but for one time in a thousand."""
+    return level + 3.1 * (level * (1 - level) / trials) ** 0.5
+
+
+def test_models_that_are_alike_get_no_more_stars_than_promised() -> None:
+    stars, tenths = shares(10, 400, 150)
+    assert stars <= most(0.01, 400)
+    assert 0.01 < tenths <= most(0.1, 400)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [10, 20, 50, 100, 300])
+def test_models_that_are_alike_at_every_size(n: int) -> None:
+    stars, tenths = shares(n, 1500, 1000)
+    print(f"{n} sentences: p < 0.01 in {stars:.2%}, p < 0.1 in {tenths:.2%}")
+    assert stars <= most(0.01, 1500)
+    assert 0.02 < tenths <= most(0.1, 1500)
 
 
 def exact(change: np.ndarray) -> float:
@@ -92,17 +194,21 @@ def exact(change: np.ndarray) -> float:
 def test_permutations_agree_with_the_enumeration(monkeypatch, seed: int, entries: int) -> None:
     monkeypatch.setattr(significance, "_ENTRIES", entries)
     draw = np.random.default_rng(seed)
-    baseline, other = 10 * draw.random(9), 10 * draw.random(9)
+    baseline, other = 10 * draw.random(14), 10 * draw.random(14)
     p = exact(other - baseline)
-    found = likelihood_p_value(baseline, other, resamples=20_000, seed=seed + 1)
-    assert abs(found - p) < 4 * (p * (1 - p) / 20_000) ** 0.5 + 1e-4
+    found = likelihood_p_value(baseline, other, resamples=8_000, seed=seed + 1)
+    assert 0 < abs(found - p) < 4 * (p * (1 - p) / 8_000) ** 0.5 + 1e-4
+    every = likelihood_p_value(baseline, other, resamples=2**13, seed=seed + 1)
+    assert every == pytest.approx(p, abs=1e-12)
 
 
 def test_ties_count_as_at_least_as_large() -> None:
     """Of eight patterns of three equal changes, two have the measured sum; rounding or not."""
     change = np.array([0.1, 0.1, 0.1])
-    p = likelihood_p_value(np.zeros(3), change, resamples=20_000, seed=3)
-    assert p == pytest.approx(0.25, abs=0.02)
+    assert likelihood_p_value(np.zeros(3), change, resamples=20_000, seed=3) == 0.25
+    many = np.full(12, 0.1)
+    found = likelihood_p_value(np.zeros(12), many, resamples=2000, seed=3)
+    assert found == pytest.approx(1 / 2001 + 2 / 2**12, abs=1.5e-3)
 
 
 def test_a_sentence_weighs_as_much_as_its_tokens() -> None:

@@ -51,7 +51,7 @@ RANGES = {
     "sentences": (1, None),
     "threads": (1, 1024),
     "significance.resamples": (1, 10_000_000),
-    "significance.seed": (1, 2**32 - 1),  # sacreBLEU takes 0 for no seed
+    "significance.seed": (0, 2**32 - 1),
     "figures.decimals": (0, 6),
     "figures.dpi": (20, 600),
     "ablation.draws": (1, 100_000),

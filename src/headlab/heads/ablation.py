@@ -26,8 +26,8 @@ class Significance:
 
     Attributes:
         level: p-values below it are called significant.
-        resamples: of each test.
-        seed: of the resamples, at least 1.
+        resamples: swappings of outputs that each test draws.
+        seed: of the swappings.
     """
 
     level: float
