@@ -136,3 +136,22 @@ def test_mistakes(place: Path, weigh: Callable[..., str]) -> None:
         weigh(name="bare.ckpt")
     with pytest.raises(HeadlabError, match="choose train, validation or test"):
         run(str(place / "best.ckpt"), "--split", "tets")
+
+
+def test_a_later_call_takes_nothing_away(
+    place: Path, weigh: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Options that change what is written have folders of their own; nothing is measured twice."""
+    weigh()
+    folder = place / "best.importance-file-source.txt"
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    monkeypatch.setattr(Measurer, "measure", None)
+    weigh("--no-loss-change")
+    weigh("--normalize-by-layer")
+    weigh()
+    after = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    assert after == before
+    names = [set(rows(place / f"{folder.name}{n}" / "importance.csv")[0]) for n in ("", "-2", "-3")]
+    assert names[0] - names[1] == {"loss_change"}
+    assert names[2] - names[0] == {"gradient_in_layer"}
+    assert not (place / f"{folder.name}-2" / "correlations.csv").exists()

@@ -160,8 +160,10 @@ def _measure(
         "scoring": scoring_options(loaded.config, settings["lowercase"]),
         "sentences": _described(sentences),
         "deciding": None if deciding is None else _described(deciding),
+        "device": next(loaded.model.parameters()).device.type,
     }
-    study = Study(checkpoint, f"ablation-{plan['kind']}-{sentences.part}", described)
+    shown = {key: settings[key] for key in ("significance", "figures")}
+    study = Study(checkpoint, f"ablation-{plan['kind']}-{sentences.part}", described, shown)
     choice: list[Row] = []
     best: list[Row] = []
     about: list[Row] = []

@@ -1,7 +1,6 @@
 """Training a pruned model on, through the ordinary trainer, in the study's folder."""
 
 import logging
-import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -67,14 +66,16 @@ class Finetuning:
 
     def _train(self, loaded: "Loaded", run: Path) -> Path:
         from headlab.checkpoint import save_checkpoint
+        from headlab.heads.study import EVENTS
         from headlab.training.fit import fit
 
         last = run / "last.ckpt"
         if last.exists():
             return fit(_own_configuration(last), run, resume=last).checkpoint
         # What a killed run logged before its first checkpoint is logged again.
-        shutil.rmtree(run, ignore_errors=True)
-        run.mkdir(parents=True)
+        for path in [run / "best.ckpt", *run.glob(f"tensorboard/{EVENTS}")]:
+            path.unlink(missing_ok=True)
+        run.mkdir(parents=True, exist_ok=True)
         save_checkpoint(run / "start.ckpt", loaded, loaded.model)
         return fit(self._configuration(run / "start.ckpt"), run).checkpoint
 

@@ -89,8 +89,13 @@ def importance(
     measurer = Measurer(loaded, sources, references, translate=False)
     pairs = study_pairs(loaded, sources, references)
     batch_tokens = measurer.translator.options["batch_tokens"]
-    settings = {"sentences": fingerprint(sources, references), "batch_tokens": batch_tokens}
-    study = Study(checkpoint, f"importance-{part}", settings)
+    settings = {
+        "sentences": fingerprint(sources, references),
+        "batch_tokens": batch_tokens,
+        "device": next(model.parameters()).device.type,
+    }
+    shown = {"normalize_by_layer": normalize_by_layer, "loss_change": loss_change}
+    study = Study(checkpoint, f"importance-{part}", settings, shown)
 
     scores: dict[str, dict[Head, float]] = {}
     with progress_bar("gradients", len(pairs)) as progress:
@@ -167,14 +172,15 @@ def _keep(
             for one in model.head_names
         ],
     )
-    study.table(
-        "correlations",
-        [
-            {"score": name, "site": place, **found._asdict()}
-            for name, places in correlations.items()
-            for place, found in places.items()
-        ],
-    )
+    if correlations:
+        study.table(
+            "correlations",
+            [
+                {"score": name, "site": place, **found._asdict()}
+                for name, places in correlations.items()
+                for place, found in places.items()
+            ],
+        )
     for name, values in scores.items():
         _, title, unit = SCORES[name]
         centre, digits = (0.0, "{:+.3f}") if name == LOSS_CHANGE else (None, "{:.3f}")

@@ -86,9 +86,11 @@ def prune(
     _check_goal(keep, max_bleu_drop, steps, step_heads)
     check_out(out, "pruned.ckpt", checkpoint)
     sites = _sites(site)
+    import torch
+
     from headlab.checkpoint import read_checkpoint, save_checkpoint
     from headlab.cli.finetuning import Finetuning, recipe
-    from headlab.cli.prune_report import Report, from_scratch, title_of
+    from headlab.cli.prune_report import Report, from_scratch, significance_settings, title_of
     from headlab.heads.measure import Measurer
     from headlab.heads.pruning import Pruning, cuts_one_by_one, cuts_to_share, within
     from headlab.heads.study import Study
@@ -125,9 +127,12 @@ def prune(
         "sentences": [fingerprint(one.sources, one.references or []) for one in texts],
         "decoding": choice.translator.options,
         "seed": seed if by == "random" else None,
+        "device": next(loaded.model.parameters()).device.type,
+        "threads": torch.get_num_threads(),  # speeds are measured
     }
     tuned = "" if finetune_epochs is None else "-finetuned"
-    study = Study(checkpoint, f"pruning-{by}-{goal}{tuned}", settings)
+    shown = {"significance": significance_settings()}
+    study = Study(checkpoint, f"pruning-{by}-{goal}{tuned}", settings, shown)
     tuning = None
     if finetune_epochs is not None:
         tuning = Finetuning(study.folder, finetune_epochs, threads, choose_device(device))

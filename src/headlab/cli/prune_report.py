@@ -116,9 +116,14 @@ class Report:
         print(f"speed       {change} (x {speeds.ratio:.2f})")
 
 
-def _p_values(measurer: Measurer, before: Measurement, after: Measurement) -> dict[str, float]:
+def significance_settings() -> dict[str, int]:
+    """Of the tests of what changed: those of ``headlab ablate``."""
     settings: Any = OmegaConf.load(configuration.folder() / "ablate.yaml").significance
-    drawn = {"resamples": int(settings.resamples), "seed": int(settings.seed)}
+    return {"resamples": int(settings.resamples), "seed": int(settings.seed)}
+
+
+def _p_values(measurer: Measurer, before: Measurement, after: Measurement) -> dict[str, float]:
+    drawn = significance_settings()
     lowercase, tokenize = measurer.scoring
     return {
         "bleu": bleu_p_value(

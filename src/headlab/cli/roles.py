@@ -107,7 +107,10 @@ def roles(
         "training": training and fingerprint(*training),
         "sentences": fingerprint(sentences.sources, sentences.references or []),
         "files": digests,
-        "parsers": {site: name for site, (name, _) in parsers.items()},
+        "parsers": {
+            site: [name, pipeline.meta.get("version")] for site, (name, pipeline) in parsers.items()
+        },
+        "device": next(loaded.model.parameters()).device.type,
     }
     study = Study(checkpoint, f"roles-{sentences.part}", described)
     targets = sentences.references or _translations(loaded, study, sentences)
@@ -190,16 +193,16 @@ def _translations(loaded: "Loaded", study: "Study", sentences: "Sentences") -> l
     """The model's own translations, kept with the study."""
     from headlab.decoding import Translator, one_line
 
-    done = study.done("translations")
+    done = study.done("translations", list[str])
     if done is None:
         translator = Translator.from_loaded(loaded)
         with progress_bar("translating", len(sentences.sources)) as progress:
             texts = translator.translate(
                 sentences.sources, progress=progress, name=lambda i: f"sentence {i + 1}"
             )
-        done = {"texts": [one_line(text) for text in texts]}
+        done = [one_line(text) for text in texts]
         study.record("translations", done)
-    return list(done["texts"])
+    return done
 
 
 def _say_left_out(material: "Material", sentences: "Sentences") -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,14 @@ class Significance:
     level: float
     resamples: int
     seed: int
+
+
+class Tested(NamedTuple):
+    """The p-values of a configuration, as they are recorded."""
+
+    resamples: int
+    seed: int
+    p: dict[str, float]  # metric -> its p-value
 
 
 class Ablation:
@@ -67,7 +75,9 @@ class Ablation:
 
     def known(self, configurations: Sequence[Configuration]) -> int:
         """How many of them were measured already."""
-        return sum(self.study.done(self._key(one.off)) is not None for one in configurations)
+        return sum(
+            self.study.done(self._key(one.off), Measurement) is not None for one in configurations
+        )
 
     def run(
         self,
@@ -111,12 +121,12 @@ class Ablation:
 
     def _measure(self, off: Sequence[Head], progress: Callable[[int], None]) -> Measurement:
         key = self._key(off)
-        known = self.study.done(key)
+        known = self.study.done(key, Measurement)
         if known is not None:
-            return Measurement.from_state(known)
+            return known
         gates = gates_without(self.measurer.loaded.model, off) if off else None
         found = self.measurer.measure(gates, progress=progress)
-        self.study.record(key, found.state())
+        self.study.record(key, found)
         return found
 
     def _key(self, off: Sequence[Head]) -> str:
@@ -150,10 +160,9 @@ class Ablation:
     ) -> Mapping[str, float]:
         options = {"resamples": self.significance.resamples, "seed": self.significance.seed}
         key = f"{self._key(one.off)}, tested"
-        known = self.study.done(key)
-        # Other resamples cost seconds: they need no study of their own.
-        if known is not None and known["options"] == options:
-            return known["p"]
+        known = self.study.done(key, Tested)
+        if known is not None and known[:2] == tuple(options.values()):
+            return known.p
         p = {}
         if "bleu" in self.metrics and found.hypotheses is not None and full.hypotheses is not None:
             lowercase, tokenize = self.measurer.scoring
@@ -168,7 +177,7 @@ class Ablation:
             )
         if "nll" in self.metrics:
             p["nll"] = likelihood_p_value(full.losses, found.losses, **options)
-        self.study.record(key, {"options": options, "p": p})
+        self.study.record(key, Tested(**options, p=p))
         return p
 
 

@@ -221,13 +221,13 @@ def loss_changes(
     model = measurer.loaded.model
 
     def nll(name: str, heads: Sequence[Head]) -> float:
-        found = study.done(key + name)
+        found = study.done(key + name, float)
         if found is None:
-            found = {"nll": measurer.measure(gates_without(model, heads)).nll}
-            if found["nll"] is None:
+            found = measurer.measure(gates_without(model, heads)).nll
+            if found is None:
                 raise HeadlabError("there is no pair whose likelihood can be measured")
             study.record(key + name, found)
-        return float(found["nll"])
+        return found
 
     whole, changes = nll("no head off", []), {}
     for done, one in enumerate(model.head_names, start=1):

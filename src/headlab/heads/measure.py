@@ -1,8 +1,8 @@
 """What a model is worth with some of its heads changed: translations, scores, likelihood."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from headlab.checkpoint import Loaded
@@ -39,16 +39,6 @@ class Measurement:
     def nll(self) -> float | None:
         """Mean negative log-likelihood of a target token, in nats."""
         return sum(self.losses) / sum(self.tokens) if sum(self.tokens) else None
-
-    def state(self) -> dict[str, Any]:
-        """Plain types, from which ``from_state`` makes it again."""
-        return asdict(self)
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> "Measurement":
-        """The measurement that ``state`` was taken from."""
-        scores = state["scores"]
-        return cls(**{**state, "scores": None if scores is None else Scores(**scores)})
 
 
 class Measurer:

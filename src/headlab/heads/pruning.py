@@ -170,8 +170,8 @@ class Pruning:
     def _rank(self, current: Loaded, step: int) -> Scores:
         """The scores before a step, from the journal where they are there."""
         key = f"scores of step {step}"
-        found = self.study.done(key)
-        if found is None:
+        found = self.study.done(key, dict[str, float])
+        if found is None or not found.keys() >= set(map(str, current.model.head_names)):
             found = {str(one): score for one, score in self.ranking(current, step).items()}
             self.study.record(key, found)
         return {one: found[str(one)] for one in current.model.head_names}
@@ -200,16 +200,16 @@ class Pruning:
 
     def _recall(self, step: int, name: str, measurer: Measurer, model: Transformer) -> Measurement:
         key = f"{name} of step {step}"
-        found = self.study.done(key)
+        found = self.study.done(key, Measurement)
         if found is None:
-            found = measurer.measure(model=model).state()
+            found = measurer.measure(model=model)
             self.study.record(key, found)
-        return Measurement.from_state(found)
+        return found
 
     def _speeds(self, step: int, model: Transformer) -> Speeds:
         """Of the model as it was, and of this one; blank sentences are no work."""
         key = f"decoding speed of step {step}"
-        found = self.study.done(key)
+        found = self.study.done(key, Speeds)
         if found is None:
             found = compare_speeds(
                 self.loaded.model,
@@ -217,10 +217,10 @@ class Pruning:
                 self.loaded.tokenizers,
                 [text for text in self.choice.sources if not is_blank(text)],
                 self.choice.translator.options,
-            )._asdict()
+            )
             self.study.record(key, found)
         # The model as it was is no faster than itself, whatever the clock says.
-        return Speeds(**found) if step else Speeds(**{**found, "after": found["before"]})
+        return found if step else found._replace(after=found.before)
 
 
 def bleu(measured: Measurement) -> float:

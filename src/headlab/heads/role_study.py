@@ -76,7 +76,7 @@ class RoleStudy:
             training: sources of the training split, for frequencies; None: not to be had, and
                 rare words are left out.
         """
-        done = self.study.done("numbers")
+        done = self.study.done("numbers", dict[str, Numbers])
         if done is None:
             tokenizers = self.loaded.tokenizers
             counts, unusual = None, None
@@ -95,9 +95,9 @@ class RoleStudy:
                     self.settings.batch_tokens,
                     progress,
                 )
-            done = {str(head): one._asdict() for head, one in found.items()}
+            done = {str(head): one for head, one in found.items()}
             self.study.record("numbers", done)
-        return {_head(name): Numbers(**values) for name, values in done.items()}
+        return {_head(name): one for name, one in done.items()}
 
     def agreements(
         self, gold: Sequence[Links] | None, training: tuple[Sequence[str], Sequence[str]] | None
@@ -109,7 +109,7 @@ class RoleStudy:
                 from ``training``.
             training: the training split; None: not to be had.
         """
-        done = self.study.done("agreements")
+        done = self.study.done("agreements", dict[str, Agreement])
         if done is None:
             if gold is None and training is None:
                 return {}
@@ -132,9 +132,9 @@ class RoleStudy:
                     self.settings.batch_tokens,
                     progress,
                 )
-            done = {str(head): list(one) for head, one in found.items()}
+            done = {str(head): one for head, one in found.items()}
             self.study.record("agreements", done)
-        return {_head(name): Agreement(*values) for name, values in done.items()}
+        return {_head(name): one for name, one in done.items()}
 
     def _learnt(
         self, sources: Sequence[str], targets: Sequence[str]
@@ -172,7 +172,7 @@ class RoleStudy:
             parse: gives the parses of the study's sentences; called when they are needed.
         """
         key = f"syntax {site}"
-        done = self.study.done(key)
+        done = self.study.done(key, Followed)
         if done is None:
             parses = parse()
             model, material = self.loaded.model, self.material
@@ -195,18 +195,17 @@ class RoleStudy:
                 for layer, kept in enumerate(model.kept[site])
                 for head, found in zip(kept, counts.accuracies(layer, least), strict=False)
             }
-            done = {"relations": [list(one) for one in relations], "heads": heads}
+            done = Followed(relations, heads)
             self.study.record(key, done)
-        relations = [Relation(*one) for one in done["relations"]]
         by_head = {
-            _head(name): [Accuracy(*pair) for pair in zip(relations, values, strict=True)]
-            for name, values in done["heads"].items()
+            _head(name): [Accuracy(*pair) for pair in zip(done.relations, values, strict=True)]
+            for name, values in done.heads.items()
         }
-        return Syntax(relations, by_head)
+        return Syntax(done.relations, by_head)
 
     def distances(self) -> dict[str, np.ndarray]:
         """Site -> distances between its heads, (heads, heads), in the order of their names."""
-        done = self.study.done("distances")
+        done = self.study.done("distances", dict[str, list[list[float]]])
         if done is None:
             sums = {site: HeadDistances() for site in SITES}
             with self.bar("distances between heads", len(self.material.pairs)) as progress:
@@ -220,6 +219,13 @@ class RoleStudy:
             done = {site: some.matrix().tolist() for site, some in sums.items()}
             self.study.record("distances", done)
         return {site: np.array(rows, dtype=float) for site, rows in done.items()}
+
+
+class Followed(NamedTuple):
+    """``Syntax`` as it is recorded."""
+
+    relations: list[Relation]
+    heads: dict[str, list[float]]  # head -> its accuracy on each relation
 
 
 class Syntax(NamedTuple):
