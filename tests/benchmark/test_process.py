@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -129,6 +130,50 @@ def test_another_that_fails_is_left_out_and_ours_is_not(
             one.attempt(ours, ours.turn, do="die")
 
 
+def test_a_limit_leaves_out_rounds_but_the_first_and_every_turn_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contest, "Worker", lambda name, spec, folder, patience: start(folder))
+    monkeypatch.setattr(Contest, "measure_peak", lambda self: None)
+    settings = {"threads": 1, "device": "cpu", "turns": 5, "seconds": 1.0}
+    kept = []
+    with Contest(tmp_path, progress=lambda line: None, end=time.monotonic(), **settings) as one:
+        entries = [
+            Entry(name, worker, {})
+            for name, worker in zip("ab", one.ready([one.start("a"), one.start("b")]), strict=True)
+        ]
+        one.rounds(entries, "part", lambda: kept.append([len(e.turns) for e in entries]))
+        assert kept == [[1, 0], [1, 1]]
+        assert one.left_out == ["part: 4 of 5 turns of each"]
+        one.end = time.monotonic() + 60
+        one.rounds(entries, "part")
+        assert [len(entry.turns) for entry in entries] == [6, 6]
+        assert len(one.left_out) == 1
+
+
+ORPHAN = """
+import subprocess, sys, time
+child = "import os, sys; from headlab.benchmark.worker import end_with; print(os.getpid(), "
+child += "flush=True); end_with(int(sys.argv[1]))"
+import os
+subprocess.Popen([sys.executable, "-c", child, str(os.getpid())])
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
+def test_a_contestant_ends_with_a_benchmark_that_was_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = Path("/proc") / str(int(parent.stdout.readline()))
+        assert child.exists()
+        parent.kill()
+    deadline = time.monotonic() + 20
+    while child.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not child.exists()
+
+
 def test_a_package_that_is_not_there_is_named_with_the_remedy(tmp_path: Path) -> None:
     one = object.__new__(Contest)
     one.not_run = {}
@@ -142,3 +187,6 @@ def test_ratios_are_taken_turn_by_turn(worker: Worker) -> None:
     theirs = Entry("theirs", worker, {}, turns=[{"seconds": s} for s in (3.0, 2.0, 8.0)])
     assert ratios([ours, theirs]) == {"theirs": Spread(2.0, 1.0, 3.0)}
     assert ours.per_second(8.0) == Spread(4.0, 2.0, 8.0)
+    late = Entry("late", worker, {}, turns=[{"seconds": 2.0}])  # stopped in the second round
+    unborn = Entry("unborn", worker, {}, versus="nobody", turns=[{"seconds": 2.0}])
+    assert ratios([ours, late, unborn]) == {"late": Spread(2.0, 2.0, 2.0)}

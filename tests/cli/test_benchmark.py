@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +16,8 @@ import torch
 from typer.testing import CliRunner
 
 from headlab.benchmark import start_time
+from headlab.benchmark.contest import Contest, Spread
+from headlab.benchmark.process import ContestantFailed
 from headlab.cli.app import app
 from headlab.errors import HeadlabError
 
@@ -59,7 +62,8 @@ def test_the_whole_command(
 ) -> None:
     monkeypatch.setattr(start_time, "REPEATS", 1)
     out = tmp_path / "figures.json"
-    printed = run(checkpoint, "--seconds", 0.01, "--threads", 1, "--profile", "--out", out)
+    options = "--seconds", 0.01, "--threads", 1, "--minutes", 600
+    printed = run(checkpoint, *options, "--profile", "--out", out)
     found = json.loads(out.read_text(encoding="utf-8"))
 
     training = found["training"]
@@ -143,6 +147,109 @@ def test_a_split_without_a_usable_sentence_is_named(checkpoint: Path) -> None:
         run(checkpoint)
 
 
+def entry(name: str, seconds: list[float]) -> dict[str, Any]:
+    """A row of the table of decoding."""
+    return {
+        "name": name,
+        "batch": None,
+        "beam": 1,
+        "seconds": seconds,
+        "sentences_per_second": Spread.of([2 / one for one in seconds]),
+        "target_tokens_per_second": Spread.of([8 / one for one in seconds]),
+        "peak_memory_bytes": None,
+        "headlab_ratio": None,
+    }
+
+
+def decoding(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What is measured of decoding."""
+    shared: dict[str, Any] = {"marian_differences": [], "not_run": {}, "equal_outputs": None}
+    shared |= {"matrix_product_gflops": [1.0], "left_out": ["this and that"]}
+    return {"sentences": 2, "sentences_of_a_turn": 2, "contestants": rows, **shared}
+
+
+@pytest.fixture
+def measuring(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """``measuring(then)``: decoding has two turns, then ``then()``; nothing else is measured."""
+    from headlab.benchmark import measure_decoding
+    from headlab.cli import benchmark_starts
+
+    def set_up(then: Callable[[], object]) -> None:
+        def measure(contest: Any, *given: Any) -> dict[str, Any]:
+            *_, keep = given
+            keep(decoding([entry("Headlab", [1.0])]))
+            keep(decoding([entry("Headlab", [1.0, 0.5])]))
+            then()
+            return decoding([entry("Headlab", [1.0, 0.5, 2.0])])
+
+        monkeypatch.setattr(measure_decoding, "measure_decoding", measure)
+        monkeypatch.setattr(benchmark_starts, "measure_starts", lambda *given: None)
+        monkeypatch.setattr(Contest, "start", lambda *_, **__: None)
+
+    return set_up
+
+
+def stop(signum: signal.Signals) -> None:
+    os.kill(os.getpid(), signum)
+    time.sleep(5)
+    raise AssertionError("it went on")
+
+
+def fail() -> None:
+    raise ContestantFailed("Headlab", "killed")
+
+
+@pytest.mark.parametrize("way", ["SIGINT", "SIGTERM", "SIGHUP", "failure"])
+def test_what_was_measured_is_printed_and_kept_when_it_is_stopped(
+    checkpoint: Path, measuring: Callable[..., None], way: str
+) -> None:
+    whole = checkpoint.with_name("best.benchmark.json")
+    whole.write_text("{}")
+    signum = getattr(signal, way, None)
+    before = signum and signal.getsignal(signum)
+    measuring(fail if signum is None else lambda: stop(signum))
+    for number in ("", "-2"):
+        result = CliRunner().invoke(app, ["benchmark", str(checkpoint), "--only", "decoding"])
+        if signum is None:
+            assert isinstance(result.exception, ContestantFailed)
+        else:
+            assert result.exit_code == 128 + signum
+            assert signal.getsignal(signum) == before
+        partial = checkpoint.with_name(f"best.benchmark-2.partial{number}.json")
+        found = json.loads(partial.read_text("utf-8"))
+        assert found["decoding"]["contestants"][0]["seconds"] == [1.0, 0.5]
+        assert "│ Headlab │ 3.0 (2.0 to 4.0)" in result.stdout
+        assert f"written: {partial}" in result.stdout
+    assert whole.read_text() == "{}"
+
+
+def test_other_settings_have_a_file_of_their_own(
+    checkpoint: Path, measuring: Callable[..., None]
+) -> None:
+    measuring(lambda: None)
+    for options, name in (
+        ([], "best.benchmark.json"),
+        (["--turns", "4"], "best.benchmark-2.json"),
+        ([], "best.benchmark.json"),
+        (["--minutes", "3"], "best.benchmark-3.json"),
+    ):
+        printed = run(checkpoint, "--only", "decoding", *options)
+        assert f"written: {checkpoint.with_name(name)}\n" in printed
+        assert "no time for this and that; --minutes gives more" in printed
+    left = sorted(path.name for path in checkpoint.parent.glob("*benchmark*"))
+    assert left == [f"best.benchmark{n}.json" for n in ("-2", "-3", "")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["training", "decoding"])
+def test_a_limit_that_is_too_short_leaves_a_turn_of_each(checkpoint: Path, part: str) -> None:
+    printed = run(checkpoint, "--only", part, "--minutes", 0.01, "--turns", 5, "--threads", 1)
+    found = json.loads(checkpoint.with_name("best.benchmark.json").read_text("utf-8"))
+    assert {len(row["seconds"]) for row in found[part]["contestants"]} == {1}
+    assert f"no time for {part}: 4 of 5 turns of each" in printed
+    assert {len(times) for times in found["start_seconds"].values()} == {1}
+
+
 def is_running(process: str) -> bool:
     """Whether there is such a process, and more of it than an exit status nobody has asked for."""
     try:
@@ -165,7 +272,7 @@ def test_nothing_is_left_running_after_a_signal(checkpoint: Path, signum: signal
         done.send_signal(signum)
         said, _ = done.communicate(timeout=30)
     assert children, said
-    assert done.returncode in (128 + signum, 1)
+    assert done.returncode == 128 + signum
     assert b"Traceback" not in said
     assert not any(map(is_running, children))
     assert not checkpoint.with_name("best.benchmark.json").exists()

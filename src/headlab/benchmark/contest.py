@@ -1,7 +1,9 @@
 """Contestants that take turns: starting them, the rounds, and what their turns add up to."""
 
 import importlib.util
+import math
 import statistics
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -68,9 +70,12 @@ class Contest:
         turns: that each takes.
         seconds: that a turn of the slowest is to take, about.
         progress: called with a line before each step of the work.
+        end: when its turns are to be over, on the clock of ``time.monotonic``, about: each
+            contestant has one turn at least.
 
     Attributes:
         not_run: contestant -> why it does not take part.
+        left_out: what there was no time for, a line each.
         peaks: speeds of the matrix product, in GFLOP/s, in the order in which they were measured.
     """
 
@@ -83,10 +88,13 @@ class Contest:
         turns: int,
         seconds: float,
         progress: Callable[[str], None],
+        end: float = math.inf,
     ) -> None:
+        self.end = end
         self.folder, self.threads, self.device = folder, threads, device
         self.turns, self.seconds, self.progress = turns, seconds, progress
         self.not_run: dict[str, str] = {}
+        self.left_out: list[str] = []
         self.peaks: list[float] = []
         self.stack = ExitStack()
         self.peak_worker = self.start("matrix product", kind="peak")
@@ -129,12 +137,30 @@ class Contest:
             worker.close()
             return None
 
-    def rounds(self, entries: list[Entry], part: str) -> list[Entry]:
+    @property
+    def left(self) -> float:
+        """Seconds until the turns are to be over."""
+        return self.end - time.monotonic()
+
+    def rounds(
+        self, entries: list[Entry], part: str, keep: Callable[[], None] = lambda: None
+    ) -> list[Entry]:
         """Every entry's turns, in turn; each round begins with another one.
 
-        The peak is measured before, between and after. Contestants that fail are left out.
+        The peak is measured before, between and after. Contestants that fail are left out. Rounds
+        for which there is no time are left out too, but for the first.
+
+        Args:
+            entries: the rows.
+            part: of the benchmark, for the progress.
+            keep: called after each turn, which ``entries`` then have.
         """
+        took = 0.0
         for number in range(self.turns):
+            if number and self.left < took:
+                self.left_out.append(f"{part}: {self.turns - number} of {self.turns} turns of each")
+                break
+            begun = time.monotonic()
             self.measure_peak()
             first = number % len(entries)
             for entry in [*entries[first:], *entries[:first]]:
@@ -144,8 +170,14 @@ class Contest:
                 answer = self.attempt(entry.worker, entry.worker.turn, **entry.command)
                 if answer is not None:
                     entry.turns.append(answer)
+                    keep()
+            took = time.monotonic() - begun
         self.measure_peak()
-        return [entry for entry in entries if entry.worker.name not in self.not_run]
+        return self.measured(entries)
+
+    def measured(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Those that have taken a turn, and not failed since."""
+        return [one for one in entries if one.turns and one.worker.name not in self.not_run]
 
     def measure_peak(self) -> None:
         """One more measurement of the matrix product."""
@@ -171,13 +203,14 @@ def ratios(entries: Sequence[Entry]) -> dict[str, Spread]:
     """Row -> how many times faster ours is, turn by turn, on the same work.
 
     The turns of a round follow each other closely, so that whatever else the machine does meets
-    both alike.
+    both alike. The last round may have been stopped before all had their turn.
     """
     named = {entry.name: entry for entry in entries}
     found = {}
     for entry in entries:
-        ours = named[entry.versus]
+        ours = named.get(entry.versus, entry)
         if ours is not entry:
-            pairs = zip(entry.seconds, ours.seconds, strict=True)
-            found[entry.name] = Spread.of([theirs / mine for theirs, mine in pairs])
+            pairs = zip(entry.seconds, ours.seconds, strict=False)
+            if compared := [theirs / mine for theirs, mine in pairs]:
+                found[entry.name] = Spread.of(compared)
     return found

@@ -79,7 +79,9 @@ def ours(checkpoint: Path, device: torch.device) -> Decode:
     return decode
 
 
-def marian(material: Material, lengths: Sequence[int], device: torch.device) -> Decode:
+def marian(
+    material: Material, lengths: Sequence[int], device: torch.device, every: int = 1
+) -> Decode:
     """``MarianMTModel.generate``, with a cache of keys and values.
 
     Its weights are random, and so would be the length of what it writes: it is made to write as
@@ -87,14 +89,15 @@ def marian(material: Material, lengths: Sequence[int], device: torch.device) -> 
 
     Args:
         material: sizes, tokenizers and sentences.
-        lengths: tokens of our translation of each sentence of the material.
+        lengths: tokens of our translation of each sentence of the material, or every so-manyth.
         device: where.
+        every: which of them: 1 is all.
     """
     torch.manual_seed(material.config["seed"])
     model: Any = marian_model(material.hparams)
     model.to(device).eval()
     tokenizers = material.read_tokenizers()
-    wanted = dict(zip(material.sentences, lengths, strict=True))
+    wanted = dict(zip(material.sentences[::every], lengths, strict=True))
 
     def decode(sentences: Sequence[str], batch: int, beam: int) -> Translations:
         texts, ids = [], []

@@ -1,7 +1,7 @@
 """Decoding: our translator beside transformers' Marian and CTranslate2, on the same sentences."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,12 @@ TRIAL = 64  # sentences that the time of a turn is estimated on
 
 
 def measure_decoding(
-    contest: Contest, checkpoint: Path, model: Transformer, material: Material, profile: bool
+    contest: Contest,
+    checkpoint: Path,
+    model: Transformer,
+    material: Material,
+    profile: bool,
+    keep: Callable[[dict[str, Any]], None] = lambda found: None,
 ) -> dict[str, Any]:
     """Rounds of translation; a turn is the same sentences for every contestant.
 
@@ -43,6 +48,14 @@ def measure_decoding(
     All in float32, sentences sorted by length, from texts to texts with our tokenizers, and with
     our memory settings (``headlab.allocator``), which make the others no slower.
 
+    Args:
+        contest: where they meet.
+        checkpoint: the file.
+        model: the checkpoint's.
+        material: sentences.
+        profile: whether to profile ours at the end.
+        keep: called after each turn with what would be returned if it were the last.
+
     Returns:
         What goes into the JSON file under ``decoding``.
     """
@@ -50,10 +63,14 @@ def measure_decoding(
     (ours,) = contest.ready(
         [contest.start(OURS, True, phase="decoding", kind="headlab", checkpoint=str(checkpoint))]
     )
+    used = _sentences_used(contest, ours, total)
+    if used > 1:
+        contest.left_out.append(f"decoding: all but every {used}th of {total:,} sentences")
+        total = len(range(0, total, used))
     contest.progress(f"decoding, the translations of {total:,} sentences")
-    known = ours.turn(every=1, batch=0, beam=1, ids=True)
+    known = ours.turn(every=used, batch=0, beam=1, ids=True)
     lengths = [len(row) + end for row, end in zip(known["ids"], known["finished"], strict=True)]
-    others = contest.ready(_start(contest, model, lengths))
+    others = contest.ready(_start(contest, model, lengths, used))
     entries = [
         Entry(OURS, ours, {"batch": 0, "beam": 1}),
         Entry(OURS_ROWS, ours, {"batch": ROWS, "beam": 1}),
@@ -64,30 +81,48 @@ def measure_decoding(
         for worker in others
         for beam in ((1,) if worker.name == CTRANSLATE_ONE else (1, BEAM))
     ]
-    every = _share(contest, [*entries, *tried], total)
+    every, round_seconds = _share(contest, entries, tried, total, used)
+    sentences = len(range(0, total, every))
     for worker in others:
-        entries += _rows_of(contest, worker, every, len(range(0, total, every)))
+        entries += _rows_of(contest, worker, used * every, sentences, round_seconds)
     for entry in entries:
-        entry.command["every"] = every
-    entries = contest.rounds(entries, "decoding")
-    found = {
-        "sentences": total,
-        "sentences_of_a_turn": len(range(0, total, every)),
-        "contestants": list(_rows(entries, len(range(0, total, every)))),
-        "equal_outputs": _equal_outputs(contest, entries, known),
-        "marian_differences": networks.differences(model, "marian"),
-        "not_run": contest.not_run,
-        "matrix_product_gflops": contest.peaks,
-    }
+        entry.command["every"] = used * every
+
+    def figures() -> dict[str, Any]:
+        return {
+            "sentences": total,
+            "sentences_of_a_turn": sentences,
+            "contestants": list(_rows(contest.measured(entries), sentences)),
+            "equal_outputs": None,
+            "marian_differences": networks.differences(model, "marian"),
+            "not_run": contest.not_run,
+            "left_out": contest.left_out,
+            "matrix_product_gflops": contest.peaks,
+        }
+
+    contest.rounds(entries, "decoding", lambda: keep(figures()))
+    equal = _equal_outputs(contest, contest.measured(entries), known, used)
+    found = {**figures(), "equal_outputs": equal}
     if profile:
         contest.progress("decoding, profile")
         found["profile"] = ours.turn(**entries[0].command, profile=True)["profile"]
     return found
 
 
-def _start(contest: Contest, model: Transformer, lengths: Sequence[int]) -> list[Worker]:
+def _sentences_used(contest: Contest, ours: Worker, total: int) -> int:
+    """n where only every n-th sentence is translated at all: ours take an eighth of the time."""
+    most = max(1, total // TRIAL)
+    if math.isinf(contest.left):
+        return 1
+    contest.progress(f"decoding, warm-up: {OURS}")
+    answer = ours.turn(every=most, batch=0, beam=1)
+    whole = answer["seconds"] / len(range(0, total, most)) * total
+    return max(1, min(most, math.ceil(8 * whole / max(contest.left, 1e-9))))
+
+
+def _start(contest: Contest, model: Transformer, lengths: Sequence[int], used: int) -> list[Worker]:
     """The others, of those that can be compared; ``lengths`` are those of our translations."""
-    shared: dict[str, Any] = {"phase": "decoding", "lengths": lengths}
+    shared: dict[str, Any] = {"phase": "decoding", "lengths": lengths, "every": used}
     workers = []
     against = networks.refusal(model.hparams)
     if against is not None:
@@ -109,24 +144,47 @@ def _start(contest: Contest, model: Transformer, lengths: Sequence[int]) -> list
     return workers
 
 
-def _share(contest: Contest, entries: Sequence[Entry], total: int) -> int:
-    """Warm up; n for a turn of every n-th sentence, so that the slowest one's is not too long."""
+def _share(
+    contest: Contest, ours: Sequence[Entry], others: Sequence[Entry], total: int, used: int
+) -> tuple[int, float]:
+    """Warm up, and see how much a turn can have.
+
+    Returns:
+        n for a turn of every n-th of the sentences that are used, so that the slowest one's is not
+        too long and all of them have time; and the seconds of a round of such turns, about.
+    """
     most = max(1, total // TRIAL)
-    slowest = 0.0
-    for entry in entries:
+    slowest, one_round, tries = 0.0, 0.0, 0.0
+    for entry in [*ours, *others]:
         contest.progress(f"decoding, warm-up: {entry.name}")
         if entry.worker.name in contest.not_run:
             continue
-        answer = contest.attempt(entry.worker, entry.worker.turn, every=most, **entry.command)
-        slowest = max(slowest, answer["seconds"] if answer else 0.0)
-    whole = slowest / len(range(0, total, most)) * total
-    return max(1, min(most, math.ceil(whole / (2 * contest.seconds))))
+        turn = {**entry.command, "every": used * most}
+        answer = contest.attempt(entry.worker, entry.worker.turn, **turn)
+        if answer is not None:
+            slowest = max(slowest, answer["seconds"])
+            one_round += answer["seconds"]
+            tries += len(BATCHES) * answer["seconds"] * (entry in others)
+    one_round += tries / len(BATCHES)  # a contestant has two rows for each of those here, or so
+    scale = total / len(range(0, total, most))
+    needed = (contest.turns * one_round + tries) * scale
+    every = max(slowest * scale / (2 * contest.seconds), needed / max(contest.left, 1e-9))
+    every = max(1, math.ceil(min(most, every)))
+    return every, one_round * scale / every
 
 
-def _rows_of(contest: Contest, worker: Worker, every: int, sentences: int) -> list[Entry]:
-    """A contestant's rows: batches of 64, or a beam, or both, and the batches that suit it best."""
+def _rows_of(
+    contest: Contest, worker: Worker, every: int, sentences: int, round_seconds: float
+) -> list[Entry]:
+    """A contestant's rows: batches of 64, or a beam, or both, and the batches that suit it best.
+
+    Where there is no time to try them all, the best of those that were tried.
+    """
     seconds: dict[int, float] = {}
     for batch in BATCHES:
+        if seconds and contest.left < round_seconds:
+            contest.left_out.append(f"decoding: {worker.name}, {batch} a batch and more")
+            break
         # More rows than there are sentences are the same batch again.
         if worker.name not in contest.not_run and batch <= max(ROWS, sentences):
             contest.progress(f"decoding, {worker.name}, {batch} a batch")
@@ -167,13 +225,13 @@ def _rows(entries: Sequence[Entry], sentences: int) -> Iterator[dict[str, Any]]:
 
 
 def _equal_outputs(
-    contest: Contest, entries: Sequence[Entry], ours: dict[str, Any]
+    contest: Contest, entries: Sequence[Entry], ours: dict[str, Any], used: int
 ) -> float | None:
     """The share of all sentences that CTranslate2 translates as we do; None without it."""
     for entry in entries:
         if entry.worker.name == CTRANSLATE:
             contest.progress("decoding, comparing the translations")
-            command = {**entry.command, "every": 1}
+            command = {**entry.command, "every": used}
             theirs = contest.attempt(entry.worker, entry.worker.turn, **command, ids=True)
             if theirs is not None:
                 return equal_share(ours["ids"], ours["finished"], theirs["ids"])

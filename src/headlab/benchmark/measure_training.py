@@ -1,6 +1,7 @@
 """Training: our trainer beside plain loops around other models, on the same batches."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from headlab.benchmark.contest import MARIAN, OURS, TORCH, Contest, Entry, ratios
@@ -15,7 +16,11 @@ FEWEST = 4  # batches of a turn
 
 
 def measure_training(
-    contest: Contest, model: Transformer, material: Material, profile: bool
+    contest: Contest,
+    model: Transformer,
+    material: Material,
+    profile: bool,
+    keep: Callable[[dict[str, Any]], None] = lambda found: None,
 ) -> dict[str, Any]:
     """Rounds of training; a turn is the same steps for every contestant.
 
@@ -29,6 +34,13 @@ def measure_training(
     All start from fresh weights, with the optimizer, schedule, clipping and label smoothing of the
     checkpoint's configuration; float32 on the CPU, bfloat16 (autocast) on a GPU.
 
+    Args:
+        contest: where they meet.
+        model: the checkpoint's.
+        material: batches.
+        profile: whether to profile ours at the end.
+        keep: called after each turn with what would be returned if it were the last.
+
     Returns:
         What goes into the JSON file under ``training``.
     """
@@ -37,17 +49,23 @@ def measure_training(
     plan = _plan(contest, entries, len(material.plan))
     for entry in entries:
         entry.command = dict(plan)
-    entries = contest.rounds(entries, "training")
     lengths = pair_lengths(material, plan["batches"])
-    found = {
-        **plan,
-        "sentences": len(lengths),
-        "source_tokens": sum(source for source, _ in lengths),
-        "target_tokens": sum(target for _, target in lengths),
-        "contestants": list(_rows(contest, entries, model, lengths, plan["passes"])),
-        "not_run": contest.not_run,
-        "matrix_product_gflops": contest.peaks,
-    }
+
+    def figures() -> dict[str, Any]:
+        there = contest.measured(entries)
+        return {
+            **plan,
+            "sentences": len(lengths),
+            "source_tokens": sum(source for source, _ in lengths),
+            "target_tokens": sum(target for _, target in lengths),
+            "contestants": list(_rows(contest, there, model, lengths, plan["passes"])),
+            "not_run": contest.not_run,
+            "left_out": contest.left_out,
+            "matrix_product_gflops": contest.peaks,
+        }
+
+    contest.rounds(entries, "training", lambda: keep(figures()))
+    found = figures()
     if profile:
         contest.progress("training, profile")
         ours = entries[0].worker.turn(batches=plan["batches"], passes=1, profile=True)
@@ -79,17 +97,37 @@ def _start(contest: Contest, model: Transformer) -> list[Worker]:
 def _plan(contest: Contest, entries: Sequence[Entry], batches: int) -> dict[str, int]:
     """Warm up, and see how many steps a turn can have.
 
-    All batches once: memory is asked for when a size is met for the first time.
+    All batches once: memory is asked for when a size is met for the first time. As many as a
+    quarter of the time allows, by the time of the first.
     """
-    timed = {"batches": min(TIMED, batches), "passes": 1}
-    slowest = 0.0
+    first = _seconds_a_batch(contest, entries, 1)
+    fits = math.floor(min(batches, 0.25 * contest.left / max(sum(first), 1e-9)))
+    fits = max(min(FEWEST, batches), fits)
+    if fits < batches:
+        contest.left_out.append(f"training: {batches - fits} of {batches} batches")
+        batches = fits
     for entry in entries:
         contest.progress(f"training, warm-up: {entry.name}")
-        contest.attempt(entry.worker, entry.worker.turn, batches=batches, passes=1)
         if entry.worker.name not in contest.not_run:
-            answer = contest.attempt(entry.worker, entry.worker.turn, **timed)
-            slowest = max(slowest, answer["seconds"] / timed["batches"] if answer else 0.0)
-    return plan_turn(batches, slowest, contest.seconds)
+            contest.attempt(entry.worker, entry.worker.turn, batches=batches, passes=1)
+    every = _seconds_a_batch(contest, entries, min(TIMED, batches))
+    plan = plan_turn(batches, max(every), contest.seconds)
+    needed = contest.turns * plan["batches"] * plan["passes"] * sum(every)
+    if needed > contest.left:  # shorter turns, rather than fewer
+        seconds = contest.seconds * max(0.0, contest.left) / needed
+        plan = plan_turn(batches, max(every), seconds)
+    return plan
+
+
+def _seconds_a_batch(contest: Contest, entries: Sequence[Entry], batches: int) -> list[float]:
+    """Of each contestant that is still there, in the order of the entries."""
+    found = []
+    for entry in entries:
+        if entry.worker.name not in contest.not_run:
+            turn = {"batches": batches, "passes": 1}
+            answer = contest.attempt(entry.worker, entry.worker.turn, **turn)
+            found += [answer["seconds"] / batches] if answer else []
+    return found
 
 
 def plan_turn(batches: int, seconds_a_batch: float, seconds: float) -> dict[str, int]:

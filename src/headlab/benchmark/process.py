@@ -62,7 +62,7 @@ class Worker:
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._listen, daemon=True)
         self._reader.start()
-        self._write(spec)
+        self._write({**spec, "parent": os.getpid()})
 
     def __enter__(self) -> Self:
         return self

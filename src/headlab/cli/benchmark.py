@@ -2,11 +2,12 @@
 
 import shlex
 import signal
-import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from headlab.benchmark.material import Material
     from headlab.checkpoint import Loaded
+    from headlab.cli.benchmark_figures import Figures
 
 # Of the checkpoint's configuration, for a training.
 NEEDED = (
@@ -28,7 +30,8 @@ NEEDED = (
 )  # fmt: skip
 
 # For the progress bar, about: contestants that take turns, and steps that are no turns.
-STEPS = {"training": (4, 16), "decoding": (10, 38)}
+STEPS = {"training": (4, 16), "decoding": (10, 39)}
+START_SHARE = 0.15  # of the time, for the starts of commands
 
 
 class Part(StrEnum):
@@ -62,13 +65,23 @@ def benchmark(
     sentences: Annotated[
         int, typer.Option(min=1, help="Sentences translated: the first of the split.")
     ] = 1000,
+    minutes: Annotated[
+        float,
+        typer.Option(
+            min=0.01,
+            max=10_000,
+            help="Time for all of it, about: turns become shorter, then fewer; each contestant has "
+            "one at least.",
+        ),
+    ] = 10.0,
     profile: Annotated[
         bool, typer.Option("--profile", help="Also which operators of ours take the most time.")
     ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="JSON file of all figures. Default: best.benchmark.json beside best.ckpt."
+            help="JSON file of all figures. Default: best.benchmark.json beside best.ckpt, with "
+            "a number where there are figures of other settings."
         ),
     ] = None,
     threads: Annotated[
@@ -88,12 +101,14 @@ def benchmark(
     is, with the spread over the turns. The times that translate and a training take to start are
     measured as well.
 
-    Programs that are not installed are left out; the package's extra "benchmark" brings them. For
-    a small model on two cores it takes less than ten minutes. Leave the machine alone meanwhile.
+    Programs that are not installed are left out; the package's extra "benchmark" brings them.
+    What there was no time for is named. Stopped before its end, it prints what it has; every turn
+    is in a .partial.json file as soon as it is measured. Leave the machine alone meanwhile.
     """
     import torch
 
     from headlab.checkpoint import read_checkpoint
+    from headlab.cli.benchmark_figures import Figures
 
     if split not in SPLITS:
         raise HeadlabError(f"--split {split}: choose {', '.join(SPLITS[:-1])} or {SPLITS[-1]}")
@@ -101,23 +116,44 @@ def benchmark(
     if chosen.type not in ("cpu", "cuda"):
         raise HeadlabError(f"--device {device}: the benchmark knows cpu and cuda only")
     loaded = read_checkpoint(checkpoint)
-    out = checkpoint.with_name(f"{checkpoint.stem}.benchmark.json") if out is None else out
-    check_out(out, "benchmark.json", checkpoint)
+    if out is not None:
+        check_out(out, "benchmark.json", checkpoint)
     _check(loaded)
     prepare_cpu(threads)
     material = _material(loaded, split, sentences, batches, max_tokens)
     parts = [Part.TRAINING, Part.DECODING] if only is None else [only]
     settings = {"threads": torch.get_num_threads(), "turns": turns, "seconds": seconds}
-    with _ended_in_order():
-        measured = _measure(loaded, material, parts, chosen, settings, profile)
-    found = {
-        "checkpoint": str(checkpoint),
-        "model": loaded.model.hparams,
-        "data": loaded.config["data"],
-        "settings": {"split": split, "max_tokens": max_tokens, **settings},
-        **measured,
-    }
-    _report(found, out)
+    figures = Figures(
+        {
+            "checkpoint": str(checkpoint),
+            "model": loaded.model.hparams,
+            "data": loaded.config["data"],
+            "settings": {
+                "parts": [part.value for part in parts],
+                "split": split,
+                "sentences": sentences,
+                "batches": batches,
+                "max_tokens": max_tokens,
+                "minutes": minutes,
+                "profile": profile,
+                "device": str(chosen),
+                **settings,
+            },
+        },
+        out,
+        checkpoint,
+    )
+    end = time.monotonic() + 60 * minutes
+    try:
+        with _ended_in_order():
+            _measure(loaded, material, parts, chosen, settings, profile, end, figures)
+    except (Stopped, HeadlabError) as error:
+        figures.report_partial()
+        if isinstance(error, Stopped):
+            typer.echo(f"stopped by {error.name}", err=True)
+            raise typer.Exit(128 + error.signum) from None
+        raise
+    figures.report()
     path = shlex.quote(str(checkpoint))
     if profile:
         typer.echo(f"next: headlab evaluate {path}")
@@ -164,8 +200,10 @@ def _measure(
     device: "torch.device",
     settings: dict[str, Any],
     profile: bool,
-) -> dict[str, Any]:
-    """What each part gives, and what it depends on."""
+    end: float,
+    figures: "Figures",
+) -> None:
+    """Measure each part, and what it depends on, until ``end`` on the clock of ``monotonic``."""
     from headlab.benchmark.contest import Contest
     from headlab.benchmark.measure_decoding import measure_decoding
     from headlab.benchmark.measure_training import measure_training
@@ -173,30 +211,48 @@ def _measure(
     from headlab.cli.benchmark_starts import measure_starts
 
     threads = settings["threads"]
-    found: dict[str, Any] = {"surroundings": surroundings(device, threads)}
+    figures.keep("surroundings", surroundings(device, threads))
+    starts: dict[str, Any] = {}
+
+    def share(of: float) -> float:
+        """When such a share of the time that is left will be over."""
+        now = time.monotonic()
+        return now + of * (end - now)
+
     with (
         tempfile.TemporaryDirectory(prefix="headlab-benchmark-") as name,
-        _steps(parts, settings["turns"]) as progress,
+        _steps(parts, settings["turns"], end) as progress,
     ):
         folder = Path(name)
+
+        def keep_start(found: dict[str, list[float]]) -> None:
+            starts.update(found)
+            figures.keep("start_seconds", starts)
+
         # First, since whatever keeps the commands from starting shows here, before long work.
-        found["start_seconds"] = measure_starts(
-            loaded.path, [*parts], threads, str(device), folder, progress
+        until = share(START_SHARE)
+        measure_starts(
+            loaded.path, [*parts], threads, str(device), folder, progress, until, keep_start
         )
         material.save(folder)
-        for part in parts:
-            with Contest(folder, device=str(device), progress=progress, **settings) as contest:
+        for place, part in enumerate(parts):
+            # What comes after the turns has a tenth of the part's time.
+            until = share(0.9 / (len(parts) - place))
+            with Contest(
+                folder, device=str(device), progress=progress, end=until, **settings
+            ) as contest:
+                keep = partial(figures.keep, part.value)
                 if part is Part.TRAINING:
-                    found[part.value] = measure_training(contest, loaded.model, material, profile)
+                    found = measure_training(contest, loaded.model, material, profile, keep)
                 else:
-                    found[part.value] = measure_decoding(
-                        contest, loaded.path, loaded.model, material, profile
+                    found = measure_decoding(
+                        contest, loaded.path, loaded.model, material, profile, keep
                     )
-    return found
+                keep(found)
 
 
 @contextmanager
-def _steps(parts: list[Part], turns: int) -> Iterator[Callable[[str], None]]:
+def _steps(parts: list[Part], turns: int, end: float) -> Iterator[Callable[[str], None]]:
     """Progress through all steps; how many there are is known about."""
     counts = [STEPS[part] for part in parts]
     total = sum(more + turns * (contestants + 1) for contestants, more in counts)
@@ -205,29 +261,33 @@ def _steps(parts: list[Part], turns: int) -> Iterator[Callable[[str], None]]:
 
         def step(line: str) -> None:
             nonlocal done
-            progress(min(done, total - 1), line)
+            left = max(0.0, end - time.monotonic()) / 60
+            progress(min(done, total - 1), f"{line}, at most about {left:.1f} min left")
             done += 1
 
         yield step
 
 
+class Stopped(BaseException):
+    """A signal asks the program to end."""
+
+    def __init__(self, signum: int) -> None:
+        self.signum, self.name = signum, signal.Signals(signum).name
+        super().__init__(self.name)
+
+
 @contextmanager
 def _ended_in_order() -> Iterator[None]:
-    """SIGTERM ends the contestants and removes their files, as Ctrl-C does."""
+    """SIGTERM and a lost terminal end the contestants and keep their figures, as Ctrl-C does."""
 
     def leave(signum: int, frame: object) -> NoReturn:
-        sys.exit(128 + signum)
+        raise Stopped(signum)
 
-    before = signal.signal(signal.SIGTERM, leave)
+    names = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
+    signals = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    before = [signal.signal(one, leave) for one in signals]
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _report(found: dict[str, Any], out: Path) -> None:
-    from headlab.cli.benchmark_report import print_benchmark, write_benchmark
-
-    print_benchmark(found)
-    write_benchmark(found, out)
-    typer.echo(f"written: {out}")
+        for one, handler in zip(signals, before, strict=True):
+            signal.signal(one, handler)

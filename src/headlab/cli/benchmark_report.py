@@ -1,8 +1,6 @@
-"""The tables and the JSON file of ``headlab benchmark``."""
+"""The tables of ``headlab benchmark``."""
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -11,7 +9,6 @@ from rich.table import Table
 
 from headlab.benchmark.contest import MARIAN, OURS, Spread
 from headlab.cli.streams import print_table
-from headlab.files import replace_file
 
 MEBIBYTE = 2**20
 STARTS = {
@@ -55,17 +52,11 @@ def print_benchmark(found: Mapping[str, Any]) -> None:
         rows = found.get(part, {}).get("profile")
         if rows:
             print_table(_profile_table(part, rows))
-    for name, times in found["start_seconds"].items():
+    for name, times in found.get("start_seconds", {}).items():
         typer.echo(
             f"{STARTS[name]}: {min(times):.1f} s from the command on, the best of {len(times)} "
             f"(the first: {times[0]:.1f} s)"
         )
-
-
-def write_benchmark(found: Mapping[str, Any], out: Path) -> None:
-    """Write all figures, those of every turn included, as JSON."""
-    text = json.dumps(_plain(found), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    replace_file(out, lambda file: file.write(text.encode()))
 
 
 def _print_notes(part: Mapping[str, Any]) -> None:
@@ -76,6 +67,8 @@ def _print_notes(part: Mapping[str, Any]) -> None:
     )
     for name, reason in part["not_run"].items():
         typer.echo(f"not in the table: {name}: {reason}")
+    for line in part["left_out"]:
+        typer.echo(f"no time for {line}; --minutes gives more")
 
 
 def _training_table(training: Mapping[str, Any]) -> Table:
@@ -146,14 +139,3 @@ def _spread(spread: Spread | None, digits: str) -> str:
 
 def _memory(peak: int | None) -> str:
     return "" if peak is None else f"{peak / MEBIBYTE:,.0f} MiB"
-
-
-def _plain(value: Any) -> Any:
-    """Spreads as ``{"median": ..., "low": ..., "high": ...}``."""
-    if isinstance(value, Spread):
-        return value._asdict()
-    if isinstance(value, Mapping):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return value

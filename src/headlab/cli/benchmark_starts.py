@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from headlab.cli import resuming
 
@@ -16,7 +15,9 @@ def measure_starts(
     device: str,
     folder: Path,
     progress: Callable[[str], None],
-) -> dict[str, Any]:
+    end: float,
+    keep: Callable[[dict[str, list[float]]], None],
+) -> None:
     """Seconds from a command to its first result, each several times.
 
     * ``translate``: the translation of one short sentence.
@@ -29,17 +30,21 @@ def measure_starts(
         threads, device: as in the commands.
         folder: for what the runs write.
         progress: called with a line before each process.
+        end: when to be done, about, on the clock of ``time.monotonic``.
+        keep: called with the command's name and its seconds so far, after each process.
 
     Raises:
         HeadlabError: a command failed.
     """
     from headlab.benchmark.start_time import SENTENCE, start_times
 
-    found = {}
+    def measure(name: str, arguments: list[str]) -> None:
+        start_times(arguments, threads, progress, end, lambda seconds: keep({name: seconds}))
+
     if "decoding" in parts:
         options = ["--threads", str(threads), "--device", device]
         arguments = ["translate", *options, "--", str(checkpoint), SENTENCE]
-        found["translate"] = start_times(arguments, threads, progress)
+        measure("translate", arguments)
     if "training" in parts:
         gpu = device.startswith("cuda")
         arguments = [
@@ -52,5 +57,4 @@ def measure_starts(
             "++trainer.strategy=auto",
             f"++callbacks.first_step._target_={CALLBACK}",
         ]
-        found["training"] = start_times(arguments, threads, progress)
-    return found
+        measure("training", arguments)

@@ -1,13 +1,16 @@
 """What the commands that read a checkpoint have in common."""
 
+import itertools
+import json
+import os
 import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headlab.errors import HeadlabError
 
@@ -61,6 +64,30 @@ def check_out(out: Path, example: str, *read: Path) -> None:
         raise HeadlabError(
             f"--out {out}: cannot write into {out.parent} ({error.strerror})"
         ) from None
+
+
+def numbered(path: Path, ours: Callable[[Path], bool]) -> Path:
+    """``path``, or ``path`` with -2, -3, ... before its suffix: the first that is free or ours.
+
+    Args:
+        path: of a file.
+        ours: whether a file that is there may be replaced.
+    """
+    for n in itertools.count(1):
+        one = path if n == 1 else path.with_name(f"{path.stem}-{n}{path.suffix}")
+        if not os.path.lexists(one) or (one.is_file() and ours(one)):
+            return one
+    raise AssertionError("unreachable")
+
+
+def of_settings(path: Path, settings: Mapping[str, Any]) -> bool:
+    """Whether a JSON file of results says that it came about with the same settings."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        return False
+    same: Any = json.loads(json.dumps(settings))
+    return isinstance(found, dict) and found.get("settings") == same
 
 
 def prepare_cpu(threads: int | None) -> None:
