@@ -117,14 +117,20 @@ def figure_to_image(figure: Figure) -> np.ndarray:
     return np.asarray(canvas.buffer_rgba())[:, :, :3].copy()
 
 
+def check_picture_name(path: str | Path) -> Path:
+    """The path, once its suffix is one of a picture; else raises HeadlabError."""
+    path = Path(path)
+    if path.suffix.lower() not in SUFFIXES:
+        raise HeadlabError(f"{path} is no name for a picture; end it in {', '.join(SUFFIXES)}")
+    return path
+
+
 def check_picture_path(path: str | Path) -> Path:
     """The path, once a picture can be written there; its folder is made where it is missing.
 
     Raises HeadlabError on an unknown suffix, a folder in the file's place, or a closed folder.
     """
-    path = Path(path)
-    if path.suffix.lower() not in SUFFIXES:
-        raise HeadlabError(f"{path} is no name for a picture; end it in {', '.join(SUFFIXES)}")
+    path = check_picture_name(path)
     if path.is_dir():
         raise HeadlabError(f"{path} is a folder; name a file in it, such as {path / 'map.png'}")
     try:

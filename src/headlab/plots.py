@@ -17,6 +17,7 @@ from headlab.errors import HeadlabError
 from headlab.maps import LayerMaps, checked_maps, layer_maps, scale_in_words, scale_of
 from headlab.pictures import (
     Page,
+    check_picture_name,
     check_picture_path,
     figure_to_image,
     missing_glyphs,
@@ -31,6 +32,7 @@ __all__ = [
     "LayerMaps",
     "attention_figure",
     "attention_overview",
+    "check_picture_name",
     "check_picture_path",
     "figure_to_image",
     "layer_maps",

@@ -102,7 +102,7 @@ def test_lines_in_lines_out(checkpoint: str) -> None:
 
 
 def test_output_to_a_file(checkpoint: str, tmp_path: Path) -> None:
-    out = tmp_path / "new" / "a.txt"
+    out = tmp_path / "a.txt"
     assert run(checkpoint, PAIR, "--output", str(out)) == []
     assert out.read_text().split("\n")[:-1] == run(checkpoint, PAIR)
     with pytest.raises(HeadlabError, match="pair 2 has 0 tabs"):

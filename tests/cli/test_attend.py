@@ -82,8 +82,9 @@ def test_one_picture_of_every_head(checkpoint: str, learnt: Loaded, drawn: list[
 
 @pytest.mark.parametrize("suffix", ["pdf", "svg", "PNG"])
 def test_the_suffix_decides_the_format(checkpoint: str, suffix: str) -> None:
-    lines = run(checkpoint, SENTENCE, "--out", f"new/folder/a.{suffix}")
-    assert lines[1] == f"new/folder/a.{suffix}"
+    Path("folder").mkdir()
+    lines = run(checkpoint, SENTENCE, "--out", f"folder/a.{suffix}")
+    assert lines[1] == f"folder/a.{suffix}"
     start = {"pdf": b"%PDF", "svg": b"<?xml", "PNG": b"\x89PNG"}[suffix]
     assert Path(lines[1]).read_bytes().startswith(start)
 
@@ -98,10 +99,14 @@ def test_one_site_and_layer(checkpoint: str, drawn: list[Figure]) -> None:
 
 
 def test_a_picture_for_each_layer(checkpoint: str) -> None:
+    Path("maps").mkdir()
     lines = run(checkpoint, SENTENCE, "--per-layer", "--out", "maps/a.png")
     expected = [f"maps/a_{site}_0.png" for site in ("encoder", "decoder", "cross")]
     assert lines[1:4] == expected
     assert files() == ["maps", *sorted(expected)]
+    Path("maps/a_cross_0.png").write_bytes(b"\x89PNG of a holiday")
+    with pytest.raises(HeadlabError, match=r"maps/a_cross_0.png is there already and is not"):
+        run(checkpoint, SENTENCE, "--per-layer", "--out", "maps/a.png")
 
 
 def test_a_given_translation_is_looked_at(checkpoint: str, drawn: list[Figure]) -> None:
@@ -167,7 +172,7 @@ def test_a_missing_checkpoint_and_a_closed_place_are_refused(checkpoint: str) ->
     with pytest.raises(HeadlabError, match=r"nothing\.ckpt"):
         run("nothing.ckpt", SENTENCE)
     Path("file").write_text("")
-    with pytest.raises(HeadlabError, match="cannot make"):
+    with pytest.raises(HeadlabError, match="there is no folder file; make it first"):
         run(checkpoint, SENTENCE, "--out", "file/a.png")
 
 

@@ -85,7 +85,33 @@ def test_case_is_ignored_when_the_configuration_says_so(checkpoint: Path) -> Non
     run(str(checkpoint))
     assert "case:lc" in read(checkpoint.with_name("best.test.json"))["bleu_signature"]
     run(str(checkpoint), "--no-lowercase")
-    assert "case:mixed" in read(checkpoint.with_name("best.test.json"))["bleu_signature"]
+    assert "case:mixed" in read(checkpoint.with_name("best.test-2.json"))["bleu_signature"]
+
+
+def test_other_settings_and_sentences_leave_earlier_results(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    def found() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in checkpoint.parent.glob("best.*.*")}
+
+    run(str(checkpoint))
+    before = found()
+    for options in (["--beam", "2"], ["--length-penalty", "0.5"], ["--lowercase"]):
+        run(str(checkpoint), *options)
+        assert {name: found()[name] for name in before} == before
+        before = found()
+    assert len(before) == 8
+    for number, folder in (("", "a"), ("-2", "b")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.en").write_text(f"good morning\n{folder} friend\n")
+        (tmp_path / folder / "x.fr").write_text("bonjour\nun ami\n")
+        files = [str(tmp_path / folder / f"x.{side}") for side in ("en", "fr")]
+        run(str(checkpoint), "--source", files[0], "--reference", files[1])
+        result = read(checkpoint.with_name(f"best.file-x.en{number}.json"))
+        assert result["source_file"] == files[0]
+        assert result["hypotheses"] == f"best.file-x.en{number}.hyp.txt"
+    run(str(checkpoint), "--beam", "2")  # again: it is the same
+    assert len(found()) == 12
 
 
 def test_two_files(checkpoint: Path, tmp_path: Path) -> None:

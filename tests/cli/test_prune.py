@@ -55,7 +55,7 @@ def curve(folder: Path) -> list[dict[str, str]]:
 def test_half_of_the_heads(checkpoint: Path, tmp_path: Path) -> None:
     before = checkpoint.read_bytes()
     out = tmp_path / "pruned.ckpt"
-    out.write_bytes(b"an older file")
+    run(checkpoint, "--keep", 0.25, "--out", out)  # an older file
     output = run(checkpoint, "--keep", 0.5, "--steps", 2, "--out", out)
     assert checkpoint.read_bytes() == before
     whole, pruned = read_checkpoint(checkpoint), read_checkpoint(out)

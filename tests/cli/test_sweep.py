@@ -83,4 +83,5 @@ def test_nothing_varies_or_everything_failed(tmp_path: Path, drawn: list) -> Non
     report_sweep(jobs(tmp_path, (["y=1", "seed=1"], final(3.0))), tmp_path)
     report_sweep(jobs(tmp_path, (["y=1", "seed=1"], None), (["y=1", "seed=2"], None)), tmp_path)
     assert len(drawn) == 1
-    assert len(json.loads((tmp_path / "sweep.json").read_text())) == 2
+    assert len(json.loads((tmp_path / "sweep.json").read_text())) == 1
+    assert len(json.loads((tmp_path / "sweep-2.json").read_text())) == 2

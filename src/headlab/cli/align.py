@@ -1,6 +1,7 @@
 """``headlab align``: word alignments from the cross-attention, a line a sentence pair."""
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 
 from headlab.cli import streams
+from headlab.cli.outputs import check_out
 from headlab.cli.shared import choose_device, prepare_cpu
 from headlab.errors import HeadlabError
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 EXIT_BROKEN_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
 READ_BYTES = 64 * 1024  # at most so much is read before it is aligned
 BATCH_TOKENS = 4096
+
+_LINKS = re.compile(rb"(\d+-\d+( \d+-\d+)*)?")  # a line of output
 
 Pair = tuple[str, str]
 
@@ -64,6 +68,13 @@ def align(
     from headlab.checkpoint import read_checkpoint
     from headlab.files import replace_file
 
+    if output is not None:
+        check_out(
+            *(output, "alignments.txt", checkpoint),
+            ours=_is_ours,
+            what="a file of alignments",
+            option="--output",
+        )
     prepare_cpu(threads)
     loaded = read_checkpoint(checkpoint, choose_device(device))
     aligner = _Aligner(loaded, _chosen(loaded, heads), int(shift))
@@ -91,6 +102,10 @@ def align(
     except OSError as error:
         streams.abandon_output()
         raise HeadlabError(f"standard output: cannot be written ({error.strerror})") from None
+
+
+def _is_ours(path: Path) -> bool:
+    return all(_LINKS.fullmatch(line) for line in path.read_bytes().split(b"\n"))
 
 
 def _chosen(loaded: "Loaded", patterns: Sequence[str] | None) -> "list[Head]":

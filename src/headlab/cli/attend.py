@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headlab.cli.outputs import check_out
 from headlab.cli.shared import choose_device, prepare_cpu
 from headlab.errors import HeadlabError
 from headlab.head_names import SITES, compress
@@ -59,7 +60,7 @@ def attend(
     from headlab.plots import (
         attention_figure,
         attention_overview,
-        check_picture_path,
+        check_picture_name,
         missing_glyphs,
         save_figure,
     )
@@ -70,7 +71,8 @@ def attend(
         raise HeadlabError("--target is blank; leave it out to see the model's own translation")
     if site is not None and site not in SITES:
         raise HeadlabError(f"--site {site}: choose {', '.join(SITES[:-1])} or {SITES[-1]}")
-    check_picture_path(out)
+    check_picture_name(out)
+    _check_out(out, checkpoint, replaced=not per_layer)
     prepare_cpu(threads)
     loaded = read_checkpoint(checkpoint, choose_device(device))
     _check_layer(loaded.model, site, layer)
@@ -81,10 +83,12 @@ def attend(
     chosen = [one for one in maps if site in (None, one.site) and layer in (None, one.layer)]
     title = f"{sentence} → {translation}"
     if per_layer:
-        for one in chosen:
+        places = [out.with_name(f"{out.stem}_{a.site}_{a.layer}{out.suffix}") for a in chosen]
+        for path in places:
+            _check_out(path, checkpoint)
+        for one, path in zip(chosen, places, strict=True):
             pieces = one.query_pieces, one.key_pieces
             figure = attention_figure(one.weights, *pieces, one.title, heads=one.heads, dpi=dpi)
-            path = out.with_name(f"{out.stem}_{one.site}_{one.layer}{out.suffix}")
             typer.echo(str(save_figure(figure, path)))
     elif len(chosen) == 1:
         one = chosen[0]
@@ -107,6 +111,15 @@ def attend(
         command[1:] = ["attend", str(checkpoint), sentence, "--site", chosen[-1].site]
         command += ["--layer", last, "--out", f"{chosen[-1].site}_{last}{out.suffix}"]
     typer.echo(f"next: {shlex.join(command)}")
+
+
+def _check_out(path: Path, checkpoint: Path, replaced: bool = True) -> None:
+    """Refuse a place for a picture; ``replaced``: whether a file there would be."""
+    check_out(
+        *(path, "attention.png", checkpoint),
+        ours=lambda path: not replaced or b"atplotlib" in path.read_bytes(),  # which signs them
+        what="a picture of this kind",
+    )
 
 
 def _check_layer(model: "Transformer", site: str | None, layer: int | None) -> None:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from headlab.cli.outputs import check_out, is_table
 from headlab.cli.sentences import SPLITS, read_splits
-from headlab.cli.shared import check_out, choose_device, prepare_cpu, progress_bar
+from headlab.cli.shared import choose_device, prepare_cpu, progress_bar
 from headlab.errors import HeadlabError
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def benchmark(
         raise HeadlabError(f"--device {device}: the benchmark knows cpu and cuda only")
     loaded = read_checkpoint(checkpoint)
     if out is not None:
-        check_out(out, "benchmark.json", checkpoint)
+        check_out(out, "benchmark.json", checkpoint, ours=_is_ours, what="a file of figures")
     _check(loaded)
     prepare_cpu(threads)
     material = _material(loaded, split, sentences, batches, max_tokens)
@@ -159,6 +160,10 @@ def benchmark(
         typer.echo(f"next: headlab evaluate {path}")
     else:
         typer.echo(f"next: headlab benchmark {path} --profile")
+
+
+def _is_ours(path: Path) -> bool:
+    return is_table(path, "checkpoint", "settings", "surroundings")
 
 
 def _check(loaded: "Loaded") -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from headlab.benchmark.contest import Spread
-from headlab.cli.shared import numbered, of_settings
+from headlab.cli.outputs import numbered, of_settings
 from headlab.files import replace_file
 
 

@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from headlab.cli.outputs import check_out, is_table
 from headlab.cli.sentences import choose_sentences
-from headlab.cli.shared import check_out, choose_device, prepare_cpu, progress_bar
+from headlab.cli.shared import choose_device, prepare_cpu, progress_bar
 from headlab.errors import HeadlabError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def compare(
     if len(checkpoints) < 2:
         raise HeadlabError("compare takes two checkpoints or more; headlab evaluate scores one")
     if out is not None:
-        check_out(out, "compare.json", *checkpoints)
+        check_out(out, "compare.json", *checkpoints, ours=_is_ours, what="a table of compare")
         if out.suffix == ".ckpt":
             raise HeadlabError(f"--out {out}: the table is JSON; name a file such as compare.json")
     prepare_cpu(threads)
@@ -65,6 +66,10 @@ def compare(
         typer.echo(f"written: {out}")
     last = shlex.quote(str(checkpoints[-1]))
     typer.echo(f"next: headlab ablate {last} ablation=each_head")
+
+
+def _is_ours(path: Path) -> bool:
+    return is_table(path, "checkpoint", "cache_bytes_per_target_token")
 
 
 def _measure(

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headlab.cli.shared import check_out
+from headlab.cli.outputs import check_checkpoint_out
 from headlab.errors import HeadlabError
 
 TARGETS = ("gqa", "mqa", "mla")
@@ -34,7 +34,7 @@ def convert(
     if (to == "gqa") != (kv_heads is not None):
         needs = "needs --kv-heads, such as 2" if to == "gqa" else "takes no --kv-heads"
         raise HeadlabError(f"--to {to} {needs}")
-    check_out(out, f"{to}.ckpt", checkpoint)
+    check_checkpoint_out(out, f"{to}.ckpt", checkpoint)
     loaded = read_checkpoint(checkpoint)
     model = loaded.model
     converted = to_latent(model) if to == "mla" else to_grouped(model, kv_heads or 1)

@@ -11,8 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headlab.cli.outputs import numbered, of_settings
 from headlab.cli.sentences import choose_sentences
-from headlab.cli.shared import choose_device, example_sentence, prepare_cpu, progress_bar
+from headlab.cli.shared import (
+    choose_device,
+    example_sentence,
+    prepare_cpu,
+    progress_bar,
+)
 from headlab.errors import HeadlabError
 
 if TYPE_CHECKING:
@@ -53,9 +59,11 @@ def evaluate(
 ) -> dict[str, Any]:
     """Score a checkpoint's translations with sacreBLEU, on raw text.
 
-    Writes the scores beside the checkpoint, and the translations, one a line.
+    Writes the scores beside the checkpoint, and the translations, one a line. Other settings or
+    sentences have files of their own (-2, -3, ...).
     """
     from headlab.checkpoint import read_checkpoint
+    from headlab.cli.importance import fingerprint
     from headlab.decoding import Translator, one_line
     from headlab.evaluation import corpus_scores, scoring_options
 
@@ -102,7 +110,12 @@ def evaluate(
         "nll_per_token": _number(loss.nll if loss else None),
         "perplexity": _number(loss.perplexity if loss else None),
         "left_out_of_loss": loss.left_out if loss else None,
-        "settings": {**translator.options, "lowercase": lowercase, "limit": limit},
+        "settings": {
+            **translator.options,
+            "lowercase": lowercase,
+            "limit": limit,
+            "texts_sha256": fingerprint(sources, references),
+        },
         "seconds": round(seconds, 3),
         "sentences_per_second": round(speed, 1),
     }
@@ -134,8 +147,9 @@ def _write_results(
 ) -> None:
     from headlab.files import replace_file
 
-    scores_path = checkpoint.with_name(f"{checkpoint.stem}.{part}.json")
-    text_path = checkpoint.with_name(f"{checkpoint.stem}.{part}.hyp.txt")
+    usual = checkpoint.with_name(f"{checkpoint.stem}.{part}.json")
+    scores_path = numbered(usual, lambda path: of_settings(path, result["settings"]))
+    text_path = scores_path.with_suffix(".hyp.txt")
     result["hypotheses"] = text_path.name
     text = "".join(line + "\n" for line in hypotheses)
     replace_file(text_path, lambda file: file.write(text.encode()))

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headlab.cli.importance import fingerprint, study_pairs
+from headlab.cli.outputs import check_checkpoint_out
 from headlab.cli.sentences import choose_sentences
-from headlab.cli.shared import check_out, choose_device, prepare_cpu, progress_bar
+from headlab.cli.shared import choose_device, prepare_cpu, progress_bar
 from headlab.errors import HeadlabError
 from headlab.head_names import SITES
 
@@ -84,7 +85,7 @@ def prune(
             f"--finetune-epochs {finetune_epochs} must be at least 1; leave it out to train nothing"
         )
     _check_goal(keep, max_bleu_drop, steps, step_heads)
-    check_out(out, "pruned.ckpt", checkpoint)
+    check_checkpoint_out(out, "pruned.ckpt", checkpoint)
     sites = _sites(site)
     import torch
 

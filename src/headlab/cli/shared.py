@@ -1,16 +1,11 @@
 """What the commands that read a checkpoint have in common."""
 
-import itertools
-import json
-import os
 import shlex
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from headlab.errors import HeadlabError
 
@@ -38,56 +33,6 @@ def choose_device(name: str) -> "torch.device":
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise HeadlabError(f"--device {name}: not available here; choose auto or cpu") from error
     return device
-
-
-def check_out(out: Path, example: str, *read: Path) -> None:
-    """Refuse a file of ``--out`` that cannot be written, or that holds what is to be read.
-
-    Args:
-        out: the file.
-        example: a name that it could have.
-        read: the checkpoints that the command reads.
-
-    Raises:
-        HeadlabError: says what is wrong with ``out``.
-    """
-    if out.is_dir():
-        raise HeadlabError(f"--out {out} is a folder; name a file in it, such as {out / example}")
-    if any(out.exists() and one.exists() and out.samefile(one) for one in read):
-        raise HeadlabError(f"--out {out} is the checkpoint itself; choose another name")
-    if not out.parent.is_dir():
-        raise HeadlabError(f"--out {out}: there is no folder {out.parent}; make it first")
-    try:
-        with tempfile.TemporaryFile(dir=out.parent):
-            pass
-    except OSError as error:
-        raise HeadlabError(
-            f"--out {out}: cannot write into {out.parent} ({error.strerror})"
-        ) from None
-
-
-def numbered(path: Path, ours: Callable[[Path], bool]) -> Path:
-    """``path``, or ``path`` with -2, -3, ... before its suffix: the first that is free or ours.
-
-    Args:
-        path: of a file.
-        ours: whether a file that is there may be replaced.
-    """
-    for n in itertools.count(1):
-        one = path if n == 1 else path.with_name(f"{path.stem}-{n}{path.suffix}")
-        if not os.path.lexists(one) or (one.is_file() and ours(one)):
-            return one
-    raise AssertionError("unreachable")
-
-
-def of_settings(path: Path, settings: Mapping[str, Any]) -> bool:
-    """Whether a JSON file of results says that it came about with the same settings."""
-    try:
-        found = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
-        return False
-    same: Any = json.loads(json.dumps(settings))
-    return isinstance(found, dict) and found.get("settings") == same
 
 
 def prepare_cpu(threads: int | None) -> None:

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headlab.cli.configuration import shown
+from headlab.cli.outputs import numbered
 from headlab.cli.streams import print_table
 
 # What the files hold of each run, by the keys of ``report_run``.
@@ -51,10 +52,13 @@ def report_sweep(jobs: Sequence[Job], folder: Path) -> None:
     rows = [_row(job, values) for job, values in zip(jobs, varied, strict=True)]
     keys = list(dict.fromkeys(key for values in varied for key in values))
     _print(jobs, keys, varied)
-    written = write_table(folder, "sweep", rows)
+    # An earlier sweep in the same folder keeps its table.
+    name = numbered(folder / "sweep.json", lambda path: False).stem
+    written = write_table(folder, name, rows)
     done = [i for i, job in enumerate(jobs) if job.final]
     if done:
-        written.append(_draw([jobs[i] for i in done], keys, [varied[i] for i in done], folder))
+        chosen = [jobs[i] for i in done], keys, [varied[i] for i in done]
+        written.append(_draw(*chosen, folder / f"{name}.png"))
     print(f"written: {', '.join(shown(path) for path in written)}")
     print(f"next: tensorboard --logdir {shown(folder)}")
 
@@ -108,7 +112,7 @@ def _cell(value: Any, style: str) -> str:
 
 
 def _draw(
-    jobs: Sequence[Job], keys: Sequence[str], varied: Sequence[Mapping[str, Any]], folder: Path
+    jobs: Sequence[Job], keys: Sequence[str], varied: Sequence[Mapping[str, Any]], path: Path
 ) -> Path:
     from torch.utils.tensorboard import SummaryWriter
 
@@ -136,7 +140,7 @@ def _draw(
         numbers if numeric else [text or job.name for text, job in zip(texts, jobs, strict=True)]
     )
     figure = sweep_figure(name, values, panels, f"sweep over {name}")
-    writer = SummaryWriter(str(folder / "tensorboard"))
+    writer = SummaryWriter(str(path.parent / "tensorboard"))
     writer.add_image("sweep", figure_to_image(figure), 0, dataformats="HWC")
     writer.close()
-    return save_figure(figure, folder / "sweep.png")
+    return save_figure(figure, path)
