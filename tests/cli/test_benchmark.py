@@ -276,3 +276,28 @@ def test_nothing_is_left_running_after_a_signal(checkpoint: Path, signum: signal
     assert b"Traceback" not in said
     assert not any(map(is_running, children))
     assert not checkpoint.with_name("best.benchmark.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux's /proc")
+def test_the_real_command_prints_its_table_when_it_is_stopped(checkpoint: Path) -> None:
+    options = ["--only", "decoding", "--turns", "100", "--seconds", "0.01", "--threads", "1"]
+    command = [sys.executable, "-m", "headlab", "benchmark", *options, str(checkpoint)]
+    partial = checkpoint.with_name("best.benchmark.partial.json")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as done:
+        place = Path(f"/proc/{done.pid}/task/{done.pid}/children")
+        deadline = time.monotonic() + 300
+        while done.poll() is None and time.monotonic() < deadline:
+            if partial.exists() and "decoding" in json.loads(partial.read_text("utf-8")):
+                break
+            time.sleep(0.05)
+        children = place.read_text().split()
+        done.send_signal(signal.SIGTERM)
+        said = done.communicate(timeout=60)[0].decode()
+    assert done.returncode == 128 + signal.SIGTERM
+    assert len(children) >= 2
+    assert not any(map(is_running, children))
+    assert "decoding, 9 sentences a turn" in said
+    assert "Traceback" not in said
+    assert f"written: {partial}" in said.replace("\n", "")
+    assert json.loads(partial.read_text("utf-8"))["decoding"]["contestants"][0]["seconds"]

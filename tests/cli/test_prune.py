@@ -1,5 +1,7 @@
 import csv
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -194,6 +196,19 @@ def test_finetuning_is_told_what_to_do(
     folder = checkpoint.parent / "best.pruning-gradient-keep-0.5-finetuned"
     assert json.loads((folder / "settings.json").read_text())["finetuning"]["optimizer"]["lr"] > 0
     assert (folder / "step-2.ckpt").is_file()
+
+    # Another process is at it: two trainings would write the same files.
+    pytest.importorskip("fcntl")
+    holding = "import sys, pathlib, headlab.locks as l; print(l.hold(pathlib.Path(sys.argv[1])))"
+    holding += "; sys.stdout.flush(); sys.stdin.read()"
+    command = [sys.executable, "-c", holding, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"True\n"
+        with pytest.raises(HeadlabError, match=r"finetuned: another process is at work"):
+            run(checkpoint, "--keep", 0.5, "--steps", 2, "--finetune-epochs", 1, "--out", out)
+        other.communicate()
+    assert asked == [(1, 9), (2, 6)]
 
 
 Mistake = Callable[[Path, Path], tuple[object, ...]]

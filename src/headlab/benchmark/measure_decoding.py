@@ -164,8 +164,9 @@ def _share(
         if answer is not None:
             slowest = max(slowest, answer["seconds"])
             one_round += answer["seconds"]
-            tries += len(BATCHES) * answer["seconds"] * (entry in others)
-    one_round += tries / len(BATCHES)  # a contestant has two rows for each of those here, or so
+            if entry in others and entry.command["beam"] == 1:
+                tries += len(BATCHES) * answer["seconds"]
+    one_round += tries / len(BATCHES)  # most have a row more, of the batches that suit them best
     scale = total / len(range(0, total, most))
     needed = (contest.turns * one_round + tries) * scale
     every = max(slowest * scale / (2 * contest.seconds), needed / max(contest.left, 1e-9))

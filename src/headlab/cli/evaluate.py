@@ -115,6 +115,7 @@ def evaluate(
             "lowercase": lowercase,
             "limit": limit,
             "texts_sha256": fingerprint(sources, references),
+            "device": next(loaded.model.parameters()).device.type,
         },
         "seconds": round(seconds, 3),
         "sentences_per_second": round(speed, 1),
