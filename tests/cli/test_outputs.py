@@ -1,6 +1,5 @@
 """One rule for the output files of all commands: nothing of the user's is replaced."""
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -55,14 +54,14 @@ def protected(place: Path, name: str, content: bytes) -> tuple[str, str]:
 
 
 def link(place: Path, name: str, content: bytes) -> tuple[str, str]:
-    (place / f"scratch-{name}").touch()
+    (place / f"scratch-{name}").write_bytes(content)
     (place / name).symlink_to(f"scratch-{name}")
-    return name, f"is a link to scratch-{name}"
+    return name, "is there already and is not"
 
 
-def pipe(place: Path, name: str, content: bytes) -> tuple[str, str]:
-    os.mkfifo(place / name)
-    return name, "is no ordinary file"
+def link_to_nowhere(place: Path, name: str, content: bytes) -> tuple[str, str]:
+    (place / name).symlink_to(f"scratch/{name}")
+    return name, f"there is no folder {place}/scratch; make it first"
 
 
 def folder(place: Path, name: str, content: bytes) -> tuple[str, str]:
@@ -75,7 +74,7 @@ def nowhere(place: Path, name: str, content: bytes) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("trap", [foreign, protected, link, pipe, folder, nowhere])
+@pytest.mark.parametrize("trap", [foreign, protected, link, link_to_nowhere, folder, nowhere])
 def test_what_is_there_is_left(
     place: Path, command: str, trap: Callable[[Path, str, bytes], tuple[str, str]]
 ) -> None:
@@ -94,11 +93,18 @@ def test_what_is_there_is_left(
 def test_an_empty_file_and_what_the_command_wrote_are_replaced(place: Path, command: str) -> None:
     out = COMMANDS[command][2]
     Path(out).touch()
+    Path(f"link-{out}").symlink_to(out)
     run(command, out)
     first = Path(out).stat()
-    run(command, out)
+    run(command, f"link-{out}")
     assert first.st_size
     assert Path(out).stat().st_ino != first.st_ino
+    assert Path(f"link-{out}").is_symlink()
+
+
+def test_a_device_is_written_to_as_it_is(place: Path) -> None:
+    run("align", "/dev/null")
+    assert not Path("/dev/null").is_file()
 
 
 @pytest.mark.parametrize("command", ["prune", "convert"])

@@ -42,25 +42,22 @@ def check_out(
         )
     if any(out.exists() and one.exists() and out.samefile(one) for one in read):
         raise HeadlabError(f"{option} {out} is the checkpoint itself; choose another name")
-    if not out.parent.is_dir():
-        raise HeadlabError(f"{option} {out}: there is no folder {out.parent}; make it first")
-    if out.is_symlink():
-        raise HeadlabError(
-            f"{option} {out} is a link to {os.readlink(out)}, which it would replace; name the "
-            "file itself"
-        )
+    there = out.stat() if out.exists() else None
+    if there is not None and not stat.S_ISREG(there.st_mode):
+        return  # such as /dev/stdout, which is written to as it is
+    # A link stays, and what it leads to is written.
+    place = Path(os.path.realpath(out)).parent if out.is_symlink() else out.parent
+    if not place.is_dir():
+        raise HeadlabError(f"{option} {out}: there is no folder {place}; make it first")
     try:
-        there = out.stat() if os.path.lexists(out) else None
-        with tempfile.TemporaryFile(dir=out.parent):
+        with tempfile.TemporaryFile(dir=place):
             pass
     except OSError as error:
         raise HeadlabError(
-            f"{option} {out}: cannot write into {out.parent} ({error.strerror})"
+            f"{option} {out}: cannot write into {place} ({error.strerror})"
         ) from None
     if there is None:
         return
-    if not stat.S_ISREG(there.st_mode):
-        raise HeadlabError(f"{option} {out} is no ordinary file; choose another name")
     if not there.st_mode & 0o222:
         raise HeadlabError(f"{option} {out} is protected against writing; choose another name")
     if there.st_size and not ours(out):
