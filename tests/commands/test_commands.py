@@ -48,10 +48,11 @@ def test_evaluate(command, workplace, best) -> None:
     out = done.stdout.decode()
     assert re.search(r"BLEU +[\d.]+ +nrefs:1\|case:mixed\|eff:no\|tok:13a", out)
     assert "next: headlab attend" in out
-    stored = json.loads((workplace / best).with_name("best.test.json").read_text())
+    # best.test.json has the scores that the training ended with.
+    stored = json.loads((workplace / best).with_name("best.test-2.json").read_text())
     assert f"{stored['bleu']:.2f}" in out
     assert stored["settings"]["beam"] == 2
-    hypotheses = (workplace / best).with_name("best.test.hyp.txt").read_text().split("\n")
+    hypotheses = (workplace / best).with_name(stored["hypotheses"]).read_text().split("\n")
     assert len(hypotheses) == stored["sentences"] + 1
 
 
