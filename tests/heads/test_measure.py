@@ -8,6 +8,7 @@ from headlab.evaluation import corpus_scores, reference_loss
 from headlab.head_names import Head
 from headlab.heads.gates import gates_without
 from headlab.heads.measure import Measurement, Measurer
+from headlab.heads.study import Study
 from headlab.heads.surgery import cut_heads
 
 
@@ -90,11 +91,14 @@ def test_nothing_but_blanks_cannot_be_measured(learnt: Loaded) -> None:
         Measurer(learnt, ["", " "], ["a", "b"])
 
 
-def test_a_measurement_survives_json(learnt: Loaded, learnt_pairs) -> None:
-    import json
-
+def test_a_measurement_survives_a_study(tmp_path, learnt: Loaded, learnt_pairs) -> None:
     found = measurer(learnt, learnt_pairs).measure()
-    assert Measurement.from_state(json.loads(json.dumps(found.state()))) == found
+    checkpoint = tmp_path / "best.ckpt"
+    checkpoint.write_bytes(b"weights")
+    study = Study(checkpoint, "s", {})
+    study.record("baseline", found)
+    study.close()
+    assert Study(checkpoint, "s", {}).done("baseline", Measurement) == found
 
 
 def test_gates_without_names_only_the_sites_concerned(learnt: Loaded) -> None:
